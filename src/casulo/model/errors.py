@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Every error that a caller can see, as one tree shared by the server and the client.
+
+    CasuloError
+    ├── InvalidRequest     the request is wrong; sending it again unchanged cannot help
+    │   └── Unsupported    well formed, but this host or runtime cannot do it
+    ├── Unauthenticated    no key, or a wrong one
+    ├── NotFound           no such object (deleted and expired ones included)
+    ├── Conflict           the object is in a state that forbids the operation
+    ├── Unavailable        not now; the same request may succeed later
+    ├── RuntimeFailure     a runtime could not do what it was told
+    └── TimedOut           an operation passed its limit
+
+`code` is stable and names the fault, never the runtime. `hint` says what the caller can do.
+The mapping to HTTP status codes lives at the edge, in `casulo.api.errors`.
+"""
+
+from __future__ import annotations
+
+
+class Code:
+    """The stable error codes of the wire, one per meaning."""
+
+    SANDBOX_NOT_FOUND = "SANDBOX::NOT_FOUND"
+    SANDBOX_NOT_RUNNING = "SANDBOX::NOT_RUNNING"
+    SANDBOX_NOT_PAUSED = "SANDBOX::NOT_PAUSED"
+    SANDBOX_STATE_CONFLICT = "SANDBOX::STATE_CONFLICT"
+    SANDBOX_DELETED_DURING_CREATE = "SANDBOX::DELETED_DURING_CREATE"
+    SANDBOX_START_FAILED = "SANDBOX::START_FAILED"
+    SANDBOX_START_TIMEOUT = "SANDBOX::START_TIMEOUT"
+    SANDBOX_PAUSE_FAILED = "SANDBOX::PAUSE_FAILED"
+    SANDBOX_RESUME_FAILED = "SANDBOX::RESUME_FAILED"
+    SANDBOX_DELETE_FAILED = "SANDBOX::DELETE_FAILED"
+    INVALID_PARAMETER = "SANDBOX::INVALID_PARAMETER"
+    INVALID_ENTRYPOINT = "SANDBOX::INVALID_ENTRYPOINT"
+    INVALID_EXPIRATION = "SANDBOX::INVALID_EXPIRATION"
+    INVALID_PORT = "SANDBOX::INVALID_PORT"
+    INVALID_CREATE_LABEL = "SANDBOX::INVALID_METADATA_LABEL"
+    INVALID_METADATA_LABEL = "INVALID_METADATA_LABEL"
+    INVALID_METADATA_FORMAT = "INVALID_METADATA_FORMAT"
+    API_NOT_SUPPORTED = "SANDBOX::API_NOT_SUPPORTED"
+    NOT_SUPPORTED = "SANDBOX::NOT_SUPPORTED"
+    ISOLATION_UNAVAILABLE = "SANDBOX::ISOLATION_UNAVAILABLE"
+    IDEMPOTENCY_CONFLICT = "SANDBOX::IDEMPOTENCY_CONFLICT"
+    CAPACITY_EXHAUSTED = "SANDBOX::CAPACITY_EXHAUSTED"
+    IMAGE_NOT_FOUND = "IMAGE::NOT_FOUND"
+    IMAGE_UNSUPPORTED = "IMAGE::UNSUPPORTED"
+    VOLUME_UNSUPPORTED = "VOLUME::UNSUPPORTED_BACKEND"
+    SNAPSHOT_NOT_IMPLEMENTED = "SNAPSHOT::NOT_IMPLEMENTED"
+    TEMPLATE_NOT_SUPPORTED = "TEMPLATE::NOT_SUPPORTED"
+    POOL_NOT_SUPPORTED = "POOL::NOT_SUPPORTED"
+    ENDPOINT_NOT_READY = "KUBERNETES::POD_IP_NOT_AVAILABLE"  # clients retry on exactly this text
+    MISSING_API_KEY = "MISSING_API_KEY"
+    INVALID_API_KEY = "INVALID_API_KEY"
+    HOST_UNSUPPORTED = "HOST::UNSUPPORTED"
+    UNKNOWN = "GENERAL::UNKNOWN_ERROR"
+
+
+class CasuloError(Exception):
+    """Base of all errors that callers see."""
+
+    def __init__(self, message: str, *, code: str = Code.UNKNOWN, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class InvalidRequest(CasuloError):
+    """The request is wrong and will stay wrong."""
+
+
+class Unsupported(InvalidRequest):
+    """The request is well formed but this host, runtime or version cannot serve it."""
+
+
+class Unauthenticated(CasuloError):
+    """The API key is missing or wrong."""
+
+
+class NotFound(CasuloError):
+    """No such object, or not any more."""
+
+
+class Conflict(CasuloError):
+    """The object is in a state that forbids the operation."""
+
+
+class Unavailable(CasuloError):
+    """Not possible now; `retry_after` is the number of seconds after which to ask again."""
+
+    def __init__(
+        self, message: str, *, code: str = Code.UNKNOWN, hint: str = "", retry_after: float = 1.0
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.retry_after = retry_after
+
+
+class RuntimeFailure(CasuloError):
+    """A runtime could not do what it was told."""
+
+
+class TimedOut(CasuloError):
+    """An operation passed its time limit."""
+
+
+def sandbox_not_found(sandbox_id: str) -> NotFound:
+    """The one answer for unknown, deleted and expired sandboxes."""
+    return NotFound(
+        f"no sandbox with id {sandbox_id!r}",
+        code=Code.SANDBOX_NOT_FOUND,
+        hint="it may have expired or been deleted; list the running ones with `osb sandbox list`",
+    )

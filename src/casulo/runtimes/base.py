@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The protocol between `control` and a runtime.
+
+A runtime turns a spec into processes and back into nothing. It keeps no intent: the store does.
+Everything it leaves on the host has a name derived from the sandbox's id, so that `destroy` works
+for a sandbox that was half made by a server that no longer exists.
+
+Optional abilities are objects that a runtime *offers*; an ability that it lacks is None, and
+`control` refuses the call before anything happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from casulo.model.sandbox import Exit, Handle, Isolation, Spec
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a runtime can do on this host. `features` uses the dotted names of ARCHITECTURE.md."""
+
+    isolations: frozenset[Isolation]
+    features: frozenset[str] = frozenset()
+    missing: dict[str, str] = field(default_factory=dict)
+    """From a feature that is absent to the sentence that says why and how to get it."""
+
+
+@dataclass(frozen=True)
+class Reality:
+    """What a runtime sees of a sandbox: alive (perhaps frozen), or ended (perhaps with an exit)."""
+
+    alive: bool
+    frozen: bool = False
+    exit: Exit | None = None
+
+
+ExitListener = Callable[[str, Exit | None], None]
+"""Called on the event loop with the sandbox's id when its processes ended by themselves."""
+
+
+class Pause(Protocol):
+    """Freezing in memory: the processes keep everything but get no CPU time."""
+
+    async def pause(self, sandbox_id: str, handle: Handle) -> None:
+        """Freeze; returns when every process is frozen. Raises RuntimeFailure."""
+
+    async def resume(self, sandbox_id: str, handle: Handle) -> None:
+        """Thaw; returns when the daemon answers again. Raises RuntimeFailure."""
+
+
+class Runtime(Protocol):
+    """One way to run sandboxes. `control` owns it: opens it once, calls it, closes it."""
+
+    name: str
+    pause: Pause | None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Valid after `open`."""
+
+    async def open(self, on_exit: ExitListener) -> None:
+        """Prepare the host. Raises Unsupported naming what the host lacks and the remedy."""
+
+    async def close(self) -> None:
+        """Give back what is not part of a sandbox. Sandboxes keep running."""
+
+    def check(self, spec: Spec) -> None:
+        """Refuse, without side effects, a spec that `create` could not honour in full."""
+
+    async def create(self, sandbox_id: str, spec: Spec) -> Handle:
+        """Start it; returns when the daemon accepts connections and the entrypoint was started.
+
+        On any error, cancellation included, everything is undone before the error leaves.
+        """
+
+    async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
+        """Stop (TERM, then KILL after the grace) and remove every trace. Idempotent.
+
+        `handle` is None when creation did not finish. Returns how the entrypoint ended, if known.
+        """
+
+    async def inspect(self, sandbox_id: str, handle: Handle) -> Reality:
+        """The truth about one sandbox; also (re)starts watching it for its end."""
+
+    async def list(self) -> set[str]:
+        """Ids of all sandboxes that have any trace on this host and belong to this server."""
