@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Settings of the lifecycle service: the `[sandbox]` and `[renew_intent]` tables."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from casulo.model import quantities
+from casulo.model.draft import Defaults
+
+
+class SandboxSettings(BaseModel):
+    """What a sandbox gets when its creator does not say, and how starts and stops are paced."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    default_cpu: str = "1"
+    default_memory: str = "512Mi"
+    default_pids: int = Field(default=512, ge=1)
+    default_shm: str = "256Mi"
+
+    stop_grace_seconds: float = Field(default=5, ge=0, le=600)
+    """Time between asking the entrypoint to end and killing it."""
+
+    start_timeout_seconds: float = Field(default=30, gt=0)
+    """Limit of one start, not counting the wait for its turn."""
+
+    max_concurrent_starts: int = Field(default=4, ge=1)
+    """More creates than this wait in a queue, first come first served; none is refused."""
+
+    @model_validator(mode="after")
+    def _quantities(self) -> Self:
+        quantities.cpu_millis(self.default_cpu)
+        quantities.whole_bytes("default_memory", self.default_memory)
+        quantities.whole_bytes("default_shm", self.default_shm)
+        return self
+
+    def defaults(self, max_timeout_seconds: int | None = None) -> Defaults:
+        """The same as the model knows it."""
+        return Defaults(
+            cpu=self.default_cpu,
+            memory=self.default_memory,
+            pids=self.default_pids,
+            shm=self.default_shm,
+            max_timeout_seconds=max_timeout_seconds,
+        )
+
+
+class RenewIntentSettings(BaseModel):
+    """Whether proxied traffic may extend a sandbox's life, for sandboxes that ask for it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    enabled: bool = False
+    min_interval_seconds: float = Field(default=60, ge=0)
+    """At most one extension of the same sandbox in this time."""
+
+
+class ControlSettings(BaseModel):
+    """All that the lifecycle service is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sandbox: SandboxSettings = SandboxSettings()
+    renew_intent: RenewIntentSettings = RenewIntentSettings()
+    max_sandbox_timeout_seconds: int | None = None
+
+    @property
+    def defaults(self) -> Defaults:
+        """What a draft gets when it does not say."""
+        return self.sandbox.defaults(self.max_sandbox_timeout_seconds)

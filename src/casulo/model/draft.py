@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""From what a caller wrote to a complete spec: defaults filled in, nonsense refused.
+
+A `Draft` is the create request as parsed at the edge. `complete` is the one place that turns it
+into a `Spec`, and it refuses whatever could only be ignored later.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from casulo.model import labels, quantities
+from casulo.model.errors import Code, InvalidRequest, Unsupported
+from casulo.model.sandbox import (
+    DEFAULT_ENTRYPOINT,
+    MIN_TIMEOUT_SECONDS,
+    Isolation,
+    Platform,
+    Resources,
+    Spec,
+)
+
+ISOLATION = "casulo.isolation"
+RUNTIME = "casulo.runtime"
+RENEW_ON_ACCESS = "access.renew.extend.seconds"
+POOL_REF = "poolRef"
+HOST_IMAGE = "host"
+
+_OWN_EXTENSIONS = (ISOLATION, RUNTIME)
+_RESOURCES = ("cpu", "memory", "pids", "shm", "disk", "gpu")
+_PLATFORMS = {"os": ("linux", "windows"), "arch": ("amd64", "arm64")}
+_RENEW_RANGE = range(300, 86401)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A create request as the caller meant it, before any default.
+
+    `entrypoint` None leaves it to the image. `isolation` may also be given as an extension, which wins.
+    """
+
+    image: str
+    entrypoint: tuple[str, ...] | None = None
+    resource_limits: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    extensions: Mapping[str, str] = field(default_factory=dict)
+    platform: Platform | None = None
+    timeout_seconds: int | None = None
+    isolation: Isolation = Isolation.AUTO
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a draft gets when it does not say; `max_timeout_seconds` None is no limit."""
+
+    cpu: str = "1"
+    memory: str = "512Mi"
+    pids: int = 512
+    shm: str = "256Mi"
+    max_timeout_seconds: int | None = None
+
+
+def complete(
+    draft: Draft,
+    defaults: Defaults,
+    *,
+    features: Collection[str] = (),
+    missing: Mapping[str, str] | None = None,
+) -> Spec:
+    """The spec of `draft`, or InvalidRequest naming the first thing that is wrong.
+
+    `features` is what the chosen runtime declares; `missing` says why something is not among them.
+    """
+    labels.check(draft.metadata)
+    _check_env(draft.env)
+    _check_extensions(draft.extensions)
+    _check_timeout(draft.timeout_seconds, defaults.max_timeout_seconds)
+    _check_declared(draft.resource_limits, features, missing or {})
+    return Spec(
+        image=_image(draft.image),
+        entrypoint=_entrypoint(draft),
+        resources=_resources(draft.resource_limits, defaults),
+        resource_limits=dict(draft.resource_limits),
+        env=dict(draft.env),
+        extensions=dict(draft.extensions),
+        isolation=isolation_of(draft),
+        platform=_platform(draft.platform),
+        timeout_seconds=draft.timeout_seconds,
+    )
+
+
+def isolation_of(draft: Draft) -> Isolation:
+    """The isolation that was asked for, by extension or by field."""
+    text = draft.extensions.get(ISOLATION)
+    if text is None:
+        return draft.isolation
+    try:
+        return Isolation(text)
+    except ValueError:
+        raise _invalid(f"extension {ISOLATION}: unknown isolation {text!r}", [*Isolation], text) from None
+
+
+def renew_seconds(extensions: Mapping[str, str]) -> int | None:
+    """By how much each proxied access extends the sandbox's life; None when it does not."""
+    text = extensions.get(RENEW_ON_ACCESS)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text) in _RENEW_RANGE):
+        raise _invalid(f"extension {RENEW_ON_ACCESS}: {text!r} is not a number of seconds from 300 to 86400")
+    return int(text)
+
+
+def ends_at(start: datetime, seconds: int | None) -> datetime | None:
+    """`start` plus the timeout, None without one; InvalidRequest beyond the calendar's end."""
+    if seconds is None:
+        return None
+    try:
+        return start + timedelta(seconds=seconds)
+    except OverflowError:
+        raise _invalid(f"timeout: {seconds} seconds from now is no date") from None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint that names the known word most like `word`, or lists them all."""
+    words = [str(k) for k in known]
+    close = difflib.get_close_matches(word, words, n=1)
+    return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(words)
+
+
+def _invalid(message: str, known: Iterable[str] = (), word: str = "") -> InvalidRequest:
+    hint = nearest(word, known) if word else ""
+    return InvalidRequest(message, code=Code.INVALID_PARAMETER, hint=hint)
+
+
+def _image(uri: str) -> str:
+    if not uri or uri != uri.strip() or not uri.isprintable() or " " in uri:
+        raise _invalid(f"image: {uri!r} is not an image reference")
+    return uri
+
+
+def _entrypoint(draft: Draft) -> tuple[str, ...]:
+    """An empty tuple leaves it to the image; the machine's own image has nothing to say."""
+    if draft.entrypoint is None:
+        return DEFAULT_ENTRYPOINT if draft.image == HOST_IMAGE else ()
+    if not draft.entrypoint or not draft.entrypoint[0] or any("\0" in word for word in draft.entrypoint):
+        raise InvalidRequest(
+            "entrypoint: the first word must name a program, and no word may hold a NUL character",
+            code=Code.INVALID_ENTRYPOINT,
+            hint="give a program and its arguments as a list, e.g. [\"sleep\", \"600\"]",
+        )
+    return tuple(draft.entrypoint)
+
+
+def _resources(limits: Mapping[str, str], defaults: Defaults) -> Resources:
+    disk = limits.get("disk")
+    return Resources(
+        cpu_millis=quantities.cpu_millis(limits.get("cpu", defaults.cpu)),
+        memory_bytes=quantities.whole_bytes("memory", limits.get("memory", defaults.memory)),
+        pids=quantities.count("pids", limits.get("pids", str(defaults.pids))),
+        shm_bytes=quantities.whole_bytes("shm", limits.get("shm", defaults.shm)),
+        disk_bytes=quantities.whole_bytes("disk", disk) if disk is not None else None,
+    )
+
+
+def _check_declared(limits: Mapping[str, str], features: Collection[str], missing: Mapping[str, str]) -> None:
+    for name in limits:
+        if name not in _RESOURCES:
+            raise _invalid(f"resourceLimits: unknown resource {name!r}", _RESOURCES, name)
+        if name in ("disk", "gpu") and name not in features:
+            raise Unsupported(
+                f"resourceLimits: this server cannot give a sandbox a {name} limit",
+                code=Code.NOT_SUPPORTED,
+                hint=missing.get(name, f"leave {name} out; `osb doctor` lists what this host can do"),
+            )
+
+
+def _check_env(env: Mapping[str, str]) -> None:
+    for key, value in env.items():
+        if not key or "=" in key or "\0" in key or "\0" in value:
+            raise _invalid(f"env: {key!r} cannot be an environment variable")
+        if key == "OPENSANDBOX_LIFECYCLE":
+            raise _invalid(f"env: {key} is reserved")
+        if key.startswith("OPENSANDBOX_EGRESS_"):
+            raise _invalid(f"env: {key} configures an egress helper, and this sandbox has none")
+
+
+def _check_extensions(extensions: Mapping[str, str]) -> None:
+    renew_seconds(extensions)
+    for key in extensions:
+        if key == POOL_REF:
+            raise Unsupported("this server keeps no sandbox pools", code=Code.POOL_NOT_SUPPORTED)
+        if key.startswith("casulo.") and key not in _OWN_EXTENSIONS:
+            raise _invalid(f"extensions: unknown key {key!r}", _OWN_EXTENSIONS, key)
+
+
+def _check_timeout(seconds: int | None, limit: int | None) -> None:
+    if seconds is None:
+        return
+    if seconds < MIN_TIMEOUT_SECONDS:
+        raise _invalid(f"timeout: {seconds} s is shorter than the least of {MIN_TIMEOUT_SECONDS} s")
+    if limit is not None and seconds > limit:
+        raise _invalid(f"timeout: {seconds} s is longer than this server's limit of {limit} s")
+
+
+def _platform(platform: Platform | None) -> Platform | None:
+    if platform is None:
+        return None
+    wanted = Platform(platform.os.lower(), platform.arch.lower())
+    for name, value in (("os", wanted.os), ("arch", wanted.arch)):
+        if value not in _PLATFORMS[name]:
+            raise _invalid(f"platform.{name}: {value!r} is not known", _PLATFORMS[name], value)
+    if wanted.os != "linux":
+        raise Unsupported(f"platform.os: no sandbox of this server runs {wanted.os}", code=Code.NOT_SUPPORTED)
+    return wanted

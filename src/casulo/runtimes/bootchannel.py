@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The server's end of the boot channel: how an execution daemon is told what to be.
+
+One message goes in, the boot document and a few descriptors; one comes back, ready or failed.
+After that the socket is silent and the server may die without consequence for the sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from casulo.model.errors import CasuloError, Code, InvalidRequest, RuntimeFailure, TimedOut
+from casulo.model.sandbox import EXECD_PORT, Spec
+
+VERSION = 1
+DESCRIPTORS = ("events", "log", "cgroup", "pids")
+"""Optional descriptors besides `boot`, in the order in which they are sent."""
+
+ENVS_FILE = "/opt/opensandbox/.env"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_REPLY_LIMIT = 64 * 1024
+
+
+@dataclass(frozen=True)
+class PreStart:
+    """A command that must succeed before the entrypoint is started."""
+
+    command: tuple[str, ...]
+    timeout_seconds: int = 60
+
+
+@dataclass(frozen=True)
+class BootDocument:
+    """Everything that a daemon needs to know about its sandbox; sent once, kept nowhere."""
+
+    sandbox_id: str
+    access_token: str
+    entrypoint: tuple[str, ...]
+    env: Mapping[str, str]
+    listen: tuple[str, ...] = (f"tcp://0.0.0.0:{EXECD_PORT}",)
+    cwd: str = "/"
+    uid: int = 0
+    gid: int = 0
+    envs_file: str = ENVS_FILE
+    log_cap_bytes: int = 10 * 1024 * 1024
+    stop_grace_ms: int = 5000
+    pre_start: PreStart | None = None
+
+    def encode(self) -> bytes:
+        """The document as the daemon reads it; absent members are left out."""
+        body: dict[str, Any] = {
+            "sandbox_id": self.sandbox_id,
+            "access_token": self.access_token,
+            "listen": self.listen,
+            "entrypoint": self.entrypoint,
+            "env": dict(self.env),
+            "cwd": self.cwd,
+            "user": {"uid": self.uid, "gid": self.gid},
+            "envs_file": self.envs_file,
+            "log_cap_bytes": self.log_cap_bytes,
+            "stop_grace_ms": self.stop_grace_ms,
+        }
+        if self.pre_start:
+            body["pre_start"] = {
+                "command": self.pre_start.command,
+                "timeout_seconds": self.pre_start.timeout_seconds,
+            }
+        return json.dumps(body).encode()
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The daemon's answer: its version and the addresses on which it really listens."""
+
+    version: str
+    listen: tuple[str, ...] = field(default=())
+
+
+def environment(
+    sandbox_id: str,
+    spec: Spec,
+    *,
+    image_env: Mapping[str, str] | None = None,
+    home: str = "/root",
+    envs_file: str = ENVS_FILE,
+) -> dict[str, str]:
+    """The whole environment of user processes: image, then ours, then the caller's, last wins."""
+    return {
+        "PATH": DEFAULT_PATH,
+        "HOME": home,
+        **(image_env or {}),
+        "EXECD_ENVS": envs_file,
+        **spec.env,
+        "OPENSANDBOX_ID": sandbox_id,
+    }
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """(ours, the daemon's); both close on exec, so the daemon's must be passed on purpose."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(sock: socket.socket, document: BootDocument, fds: Mapping[str, int]) -> None:
+    """Send the one message. It fits the empty socket's buffer, so this does not block."""
+    names = [name for name in DESCRIPTORS if name in fds]
+    boot = _memory_file(document.encode())
+    try:
+        header = json.dumps({"v": VERSION, "fds": ["boot", *names]}).encode()
+        socket.send_fds(sock, [header], [boot, *(fds[name] for name in names)])
+    except OSError as error:
+        raise _died(f"it did not take its boot message: {error.strerror}") from error
+    finally:
+        os.close(boot)
+
+
+async def handshake(
+    sock: socket.socket, document: BootDocument, fds: Mapping[str, int], timeout: float
+) -> Ready:
+    """Boot the daemon at the other end of `sock` and wait until it is ready.
+
+    Close the parent's copy of the daemon's end first, or its death is seen only as a timeout.
+    """
+    sock.setblocking(False)
+    send(sock, document, fds)
+    try:
+        async with asyncio.timeout(timeout):
+            reply = await asyncio.get_running_loop().sock_recv(sock, _REPLY_LIMIT)
+    except TimeoutError as error:
+        raise _too_slow(timeout) from error
+    except OSError as error:
+        raise _died(f"the boot channel broke: {error.strerror}") from error
+    return _understand(reply)
+
+
+def handshake_blocking(
+    sock: socket.socket, document: BootDocument, fds: Mapping[str, int], timeout: float
+) -> Ready:
+    """`handshake` for a worker thread."""
+    sock.settimeout(timeout)
+    send(sock, document, fds)
+    try:
+        reply = sock.recv(_REPLY_LIMIT)
+    except TimeoutError as error:
+        raise _too_slow(timeout) from error
+    except OSError as error:
+        raise _died(f"the boot channel broke: {error.strerror}") from error
+    return _understand(reply)
+
+
+def _memory_file(content: bytes) -> int:
+    fd = os.memfd_create("casulo-boot", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(content)
+        os.lseek(fd, 0, os.SEEK_SET)  # the offset travels with the descriptor
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _understand(reply: bytes) -> Ready:
+    if not reply:
+        raise _died("it ended before it was ready")
+    try:
+        body = json.loads(reply)
+        if body["event"] == "ready":
+            return Ready(body["version"], tuple(body.get("listen", ())))
+        if body["event"] == "failed":
+            raise _refused(str(body["code"]), str(body["message"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise _died(f"its answer is not understood: {reply[:200]!r}") from error
+    raise _died(f"its answer is not understood: {reply[:200]!r}")
+
+
+def _refused(code: str, message: str) -> CasuloError:
+    if code == Code.INVALID_ENTRYPOINT:
+        return InvalidRequest(
+            message, code=code, hint="name a program that exists inside the image and may be executed"
+        )
+    return RuntimeFailure(message, code=code)
+
+
+def _died(why: str) -> RuntimeFailure:
+    return RuntimeFailure(
+        f"the execution daemon did not start: {why}",
+        code=Code.SANDBOX_START_FAILED,
+        hint="the sandbox's daemon.log on the server says more",
+    )
+
+
+def _too_slow(timeout: float) -> TimedOut:
+    return TimedOut(
+        f"the execution daemon was not ready after {timeout:g} s",
+        code=Code.SANDBOX_START_TIMEOUT,
+        hint="the machine may be overloaded; raise [sandbox] start_timeout_seconds if it stays slow",
+    )

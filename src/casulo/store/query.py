@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""What can be asked of the store, and the shapes of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from casulo.model.sandbox import Exit, Sandbox
+from casulo.model.states import State
+
+
+@dataclass(frozen=True)
+class Query:
+    """One page of the list: any of `states` (empty: all) and every pair of `metadata`."""
+
+    states: frozenset[State] = frozenset()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    page: int = 1
+    page_size: int = 20
+
+
+@dataclass(frozen=True)
+class Page:
+    """Newest first; `total` counts all matches, not only those on this page."""
+
+    items: tuple[Sandbox, ...]
+    total: int
+    page: int
+    page_size: int
+
+    @property
+    def total_pages(self) -> int:
+        """Zero when nothing matched."""
+        return -(-self.total // self.page_size)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether a later page holds anything."""
+        return self.page < self.total_pages
+
+
+@dataclass(frozen=True)
+class Record:
+    """A sandbox as stored, and the version that a change of it must name."""
+
+    sandbox: Sandbox
+    version: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An idempotency key: which request used it first and what came of it."""
+
+    key: str
+    request_hash: str
+    sandbox_id: str
+
+
+@dataclass(frozen=True)
+class Tombstone:
+    """What is still known of a deleted sandbox, for operators; no API call shows it."""
+
+    sandbox_id: str
+    deleted_at: datetime
+    reason: str
+    exit: Exit | None = None
