@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The sub-commands of `./dev` and their help."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from devkit import PYTHON, ROOT, build, checks, environment
+from devkit.shell import Failed, run, say
+
+USAGE = """\
+usage: ./dev COMMAND [ARGUMENTS]
+
+  setup                 install what is missing on this machine, make .venv, compile the Go programs
+  demo                  set up, then run examples/demo.py: a sandbox from start to end, with times
+  test [ARGUMENTS]      set up, lint, Go tests, then pytest; arguments go to pytest (and skip lint and Go)
+  lint [--fix]          every static check; --fix formats and repairs what can be repaired
+  bench NAME [--json]   one benchmark; without NAME their list
+  build                 a wheel in dist/, proven by importing it in a clean environment
+"""
+
+
+def setup(arguments: Sequence[str]) -> None:
+    environment.set_up()
+    say("set up: .venv is ready, `.venv/bin/osb --help` shows the command line")
+
+
+def demo(arguments: Sequence[str]) -> None:
+    environment.set_up()
+    become([str(PYTHON), str(ROOT / "examples" / "demo.py"), *arguments])
+
+
+def test(arguments: Sequence[str]) -> None:
+    """All of it, or only the pytest run that the arguments describe."""
+    environment.set_up()
+    if not arguments:
+        checks.lint()
+        checks.go_tests()
+    run([str(PYTHON), "-m", "pytest", *arguments])
+
+
+def lint(arguments: Sequence[str]) -> None:
+    environment.set_up()
+    checks.lint(fix="--fix" in arguments)
+
+
+def bench(arguments: Sequence[str]) -> None:
+    environment.set_up()
+    os.environ["PYTHONPATH"] = str(ROOT)
+    become([str(PYTHON), "-m", "benchmarks", *arguments])
+
+
+def make_wheel(arguments: Sequence[str]) -> None:
+    environment.set_up()
+    build.wheel()
+
+
+def become(command: list[str]) -> None:
+    """Replace this process, so that signals and the terminal are the program's own."""
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "setup": setup,
+    "demo": demo,
+    "test": test,
+    "lint": lint,
+    "bench": bench,
+    "build": make_wheel,
+}
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] not in COMMANDS:
+        asked_for_help = arguments[:1] in (["help"], ["-h"], ["--help"])
+        print(USAGE, file=sys.stdout if asked_for_help else sys.stderr)
+        return 0 if asked_for_help else 2
+    os.chdir(ROOT)
+    try:
+        COMMANDS[arguments[0]](arguments[1:])
+    except Failed as error:
+        print(f"dev {arguments[0]}: {error}", file=sys.stderr)
+        return error.status
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+sys.exit(main(sys.argv[1:]))

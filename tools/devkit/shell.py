@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Running other programs, and failing with their status instead of a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+class Failed(Exception):
+    """A step did not succeed; `status` becomes the exit status of `./dev`."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def say(text: str) -> None:
+    """Progress goes to standard error: standard output belongs to results."""
+    print(f"dev: {text}", file=sys.stderr, flush=True)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    quiet: bool = False,
+) -> None:
+    """Run to the end, output on standard error when `quiet`; raise Failed unless it exits with 0."""
+    sys.stdout.flush()
+    done = subprocess.run(
+        list(command),
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        stdout=sys.stderr if quiet else None,
+        check=False,
+    )
+    if done.returncode:
+        status = done.returncode if done.returncode > 0 else 128 - done.returncode
+        raise Failed(f"`{' '.join(command)}` failed with status {done.returncode}", status)
