@@ -1,0 +1,3 @@
+module casulo.dev/dataplane
+
+go 1.25.0

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+// Package boot owns the handshake with the starter: one message with descriptors in, one answer out,
+// and afterwards only lines in the events file.
+package boot
+
+// Document is what the starter asks for.
+type Document struct {
+	SandboxID   string            `json:"sandbox_id"`
+	AccessToken string            `json:"access_token"`
+	Listen      []string          `json:"listen"`
+	Entrypoint  []string          `json:"entrypoint"`
+	Env         map[string]string `json:"env"`
+	Cwd         string            `json:"cwd"`
+	User        User              `json:"user"`
+	EnvsFile    string            `json:"envs_file"`
+	LogCapBytes int64             `json:"log_cap_bytes"`
+	StopGraceMS int64             `json:"stop_grace_ms"`
+	PreStart    *Hook             `json:"pre_start"`
+	Periodic    []Hook            `json:"periodic"`
+}
+
+// User owns the processes of the sandbox unless a request names another.
+type User struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+}
+
+// Hook is a command that the daemon runs by itself: once before the entrypoint, or every interval.
+type Hook struct {
+	Command         []string `json:"command"`
+	TimeoutSeconds  float64  `json:"timeout_seconds"`
+	IntervalSeconds float64  `json:"interval_seconds"`
+}
