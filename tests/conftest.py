@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from support.machine import CANNOT_RUN, cannot_run, why_no_local_runtime
 from support.server import Server
 
