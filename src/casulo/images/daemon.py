@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Where the static daemon binaries are; the wheel carries one for each architecture."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+from casulo.model.errors import Code, Unsupported
+
+_ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+_FOLDER = Path(__file__).resolve().parent.parent / "_bin"
+
+
+def host_architecture() -> str:
+    """This machine's architecture in OCI spelling."""
+    machine = platform.machine()
+    if machine not in _ARCHITECTURES:
+        raise Unsupported(
+            f"no sandbox daemon exists for the architecture {machine}",
+            code=Code.HOST_UNSUPPORTED,
+            hint="run the server on amd64 or arm64",
+        )
+    return _ARCHITECTURES[machine]
+
+
+def execd_binary(architecture: str) -> Path:
+    """Path of the execution daemon for `architecture`; Unsupported when it was not built."""
+    path = _FOLDER / f"execd-linux-{architecture}"
+    if not path.is_file():
+        raise Unsupported(
+            f"the execution daemon for linux/{architecture} is missing from this installation",
+            code=Code.HOST_UNSUPPORTED,
+            hint="in a checkout run `./dev setup`; otherwise reinstall the package",
+        )
+    return path

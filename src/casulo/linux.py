@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The few Linux system calls that Python's standard library lacks.
+
+Every failure is an OSError whose text says the operation and the object, e.g.
+`bind /a on /b: Permission denied`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MNT_DETACH = 0x2
+CLONE_NEWNS = 0x20000
+CLONE_NEWNET = 0x40000000
+PR_SET_CHILD_SUBREAPER = 36
+
+CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_NET_ADMIN": 12, "CAP_SYS_RESOURCE": 24}
+"""Numbers of the capabilities that the local runtime asks about (linux/capability.h)."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+T = TypeVar("T")
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    """mount(2)."""
+    result = _libc.mount(
+        source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
+    )
+    _checked(result, f"mount {kind or 'bind'} {source} on {target}")
+
+
+def bind(source: str, target: str) -> None:
+    """Make `source` visible at `target`, with the flags of the file system it is on."""
+    mount(source, target, "", MS_BIND)
+
+
+def unmount(target: str) -> None:
+    """Detach a mount; a path that is no mount point, or does not exist, is left alone."""
+    if _libc.umount2(target.encode(), MNT_DETACH) != 0:
+        number = ctypes.get_errno()
+        if number not in (22, 2):  # EINVAL: not a mount point; ENOENT
+            raise OSError(number, f"unmount {target}: {os.strerror(number)}")
+
+
+def unshare(flags: int) -> None:
+    """unshare(2) for the calling thread only."""
+    _checked(_libc.unshare(flags), f"unshare {flags:#x}")
+
+
+def private_mounts() -> None:
+    """Give the calling thread a mount namespace whose changes nobody else sees."""
+    unshare(CLONE_NEWNS)
+    mount("none", "/", "", MS_REC | MS_PRIVATE)
+
+
+def become_subreaper() -> None:
+    """Orphaned descendants become this process's children, so that their end can be read."""
+    _checked(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl subreaper")
+
+
+def in_own_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a fresh thread, since namespaces entered by a thread cannot be left again."""
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:  # carried to the caller's thread, whatever it is
+            failure.append(error)
+
+    thread = threading.Thread(target=body, name="namespace")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def has_capability(name: str) -> bool:
+    """Whether this process holds the capability effectively."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> CAPABILITIES[name] & 1)
+    return False
+
+
+def start_time(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot; None when there is no live process.
+
+    Together with the number it names a process for good, since numbers are used again.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Slots: a network namespace with one veth pair and one address, made ahead of its sandbox.
+
+Making one costs more than starting a container, so a few are always ready. Slot `n` of a server
+owns the n-th /30 of the network; its names are derived from `n`, so that a later process finds
+and removes what an earlier one left. A slot is used by one sandbox and never again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from casulo import linux
+from casulo.model.errors import Code, Unavailable
+
+GUEST_INTERFACE = "eth0"
+_NO_SUCH_DEVICE = 19
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One address pair: `gateway` on the host's side, `address` inside the sandbox."""
+
+    index: int
+    interface: str
+    namespace: Path
+    gateway: IPv4Address
+    address: IPv4Address
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How slots of one server are named. `prefix` starts every interface name."""
+
+    network: IPv4Network
+    prefix: str
+    folder: Path
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots that the network has room for."""
+        return 1 << (30 - self.network.prefixlen)
+
+    def slot(self, index: int) -> Slot:
+        """The names and addresses of slot `index`."""
+        base = int(self.network.network_address) + 4 * index
+        return Slot(
+            index=index,
+            interface=f"{self.prefix}{index:x}",
+            namespace=self.folder / f"{index:x}",
+            gateway=IPv4Address(base + 1),
+            address=IPv4Address(base + 2),
+        )
+
+
+class Slots:
+    """All slots of one server. Methods block; call them from worker threads."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._lock = threading.Lock()
+        self._taken: set[int] = set()
+        self._ready: list[Slot] = []
+        self._next = 0
+
+    @property
+    def ready(self) -> int:
+        """Number of prepared slots."""
+        return len(self._ready)
+
+    def restore(self, indexes: set[int]) -> None:
+        """Keep the slots of living sandboxes and remove every other trace of an earlier server."""
+        self._plan.folder.mkdir(parents=True, exist_ok=True)
+        self._taken |= indexes
+        for path in self._plan.folder.iterdir():
+            index = int(path.name, 16)
+            if index not in indexes:
+                destroy(self._plan.slot(index))
+        kept = {self._plan.slot(index).interface for index in indexes}
+        for name in interfaces(self._plan.prefix) - kept:
+            remove_interface(name)
+
+    def prepare(self) -> None:
+        """Make one more slot ready."""
+        slot = self._allocate()
+        try:
+            build(slot)
+        except BaseException:
+            self.release(slot.index)
+            raise
+        with self._lock:
+            self._ready.append(slot)
+
+    def take(self) -> Slot:
+        """A ready slot, or a new one when none is."""
+        while True:
+            with self._lock:
+                if self._ready:
+                    return self._ready.pop()
+            self.prepare()
+
+    def release(self, index: int) -> None:
+        """Remove a slot and let its address be used again. Idempotent."""
+        destroy(self._plan.slot(index))
+        with self._lock:
+            self._taken.discard(index)
+
+    def close(self) -> None:
+        """Remove the slots that no sandbox has taken."""
+        with self._lock:
+            spare, self._ready = self._ready, []
+        for slot in spare:
+            self.release(slot.index)
+
+    def _allocate(self) -> Slot:
+        # Addresses go round, so that a fresh sandbox does not get the one just given back:
+        # a client may still hold connections to it.
+        with self._lock:
+            for step in range(self._plan.capacity):
+                index = (self._next + step) % self._plan.capacity
+                if index not in self._taken:
+                    self._taken.add(index)
+                    self._next = index + 1
+                    return self._plan.slot(index)
+        raise Unavailable(
+            f"all {self._plan.capacity} addresses of {self._plan.network} are in use",
+            code=Code.CAPACITY_EXHAUSTED,
+            hint="delete sandboxes or set [local] network to a larger one",
+        )
+
+
+def build(slot: Slot) -> None:
+    """Make the namespace, the pair and its addresses; blocks for a few milliseconds."""
+    remove_interface(slot.interface)  # its former owner's may still be on its way out
+    slot.namespace.touch()
+    host_namespace = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        linux.in_own_thread(lambda: _build_inside(slot, host_namespace))
+    finally:
+        os.close(host_namespace)
+    _set_up_host_side(slot)
+
+
+def _build_inside(slot: Slot, host_namespace: int) -> None:
+    linux.unshare(linux.CLONE_NEWNET)
+    linux.bind(f"/proc/self/task/{threading.get_native_id()}/ns/net", str(slot.namespace))
+    _guest_settings()
+    with IPRoute() as netlink:
+        netlink.link(
+            "add",
+            kind="veth",
+            ifname=GUEST_INTERFACE,
+            peer={"ifname": slot.interface, "net_ns_fd": host_namespace},
+        )
+        guest = netlink.link_lookup(ifname=GUEST_INTERFACE)[0]
+        netlink.link("set", index=1, state="up")
+        netlink.addr("add", index=guest, address=str(slot.address), prefixlen=30)
+        netlink.link("set", index=guest, state="up")
+        netlink.route("add", dst="default", gateway=str(slot.gateway))
+
+
+def _guest_settings() -> None:
+    """Kernel settings of the new namespace; /proc/self/net follows the thread, /proc/sys too."""
+    sysctl = Path("/proc/sys/net")
+    if (sysctl / "ipv6").exists():
+        (sysctl / "ipv6/conf/default/disable_ipv6").write_text("1")
+        (sysctl / "ipv6/conf/all/disable_ipv6").write_text("1")
+        # ::1 stays, since programs that listen on "localhost" may choose it.
+        (sysctl / "ipv6/conf/lo/disable_ipv6").write_text("0")
+    # The sandbox's root has no rights over this namespace, yet expects port 80 and ping to work.
+    (sysctl / "ipv4/ip_unprivileged_port_start").write_text("0")
+    (sysctl / "ipv4/ping_group_range").write_text("0 65535")
+
+
+def _set_up_host_side(slot: Slot) -> None:
+    conf = Path("/proc/sys/net/ipv4/conf") / slot.interface
+    (conf / "rp_filter").write_text("1")
+    (conf / "forwarding").write_text("1")
+    ipv6 = Path("/proc/sys/net/ipv6/conf") / slot.interface / "disable_ipv6"
+    if ipv6.exists():
+        ipv6.write_text("1")
+    with IPRoute() as netlink:
+        index = netlink.link_lookup(ifname=slot.interface)[0]
+        netlink.addr("add", index=index, address=str(slot.gateway), prefixlen=30)
+        netlink.link("set", index=index, state="up")
+
+
+def destroy(slot: Slot) -> None:
+    """Remove namespace and interface. Idempotent.
+
+    Without its last reference the kernel takes the namespace down by itself, and the pair with it,
+    some 20 ms later. Asking for the pair's removal would make this call wait for as long.
+    """
+    linux.unmount(str(slot.namespace))
+    slot.namespace.unlink(missing_ok=True)
+
+
+def remove_interface(name: str) -> None:
+    """Remove a host-side interface at once; one that is gone, or going, is fine."""
+    with IPRoute() as netlink:
+        for index in netlink.link_lookup(ifname=name):
+            try:
+                netlink.link("del", index=index)
+            except NetlinkError as error:
+                if error.code != _NO_SUCH_DEVICE:
+                    raise
+
+
+def interfaces(prefix: str) -> set[str]:
+    """Names of the interfaces of this machine that start with `prefix`."""
+    return {name for _, name in socket.if_nameindex() if name.startswith(prefix)}

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The plan of one container, as an OCI runtime configuration. Pure: nothing is made here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from casulo.model.sandbox import Resources
+from casulo.runtimes.local import seccomp
+
+DAEMON_PATH = "/opt/opensandbox/execd"
+DAEMON_ARGUMENTS = (DAEMON_PATH, "--boot-fd", "0")
+ID_RANGE = 65536
+
+CAPABILITIES = (
+    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_BIND_SERVICE",
+    "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+)  # fmt: skip
+"""What root inside keeps: file ownership, users, signals. No device nodes, raw sockets, tracing of
+other users' processes, or anything administrative."""
+
+_MASKED = (
+    "/proc/acpi", "/proc/asound", "/proc/bus", "/proc/interrupts", "/proc/kallsyms", "/proc/kcore", "/proc/keys",
+    "/proc/kmsg", "/proc/latency_stats", "/proc/modules", "/proc/sched_debug", "/proc/scsi", "/proc/sysrq-trigger",
+    "/proc/timer_list", "/proc/timer_stats", "/proc/config.gz", "/proc/diskstats", "/proc/partitions",
+    "/proc/swaps", "/proc/cmdline", "/proc/key-users", "/proc/vmallocinfo", "/proc/iomem",
+    "/proc/ioports", "/proc/kpagecount", "/proc/kpageflags", "/proc/kpagecgroup", "/proc/mtrr",
+)  # fmt: skip
+_READ_ONLY = ("/proc/fs", "/proc/irq", "/proc/sys")
+
+
+@dataclass(frozen=True)
+class Bind:
+    """A host path shown at `target`, read-only unless `writable`; never with devices or setuid."""
+
+    source: Path
+    target: str
+    writable: bool = False
+    executable: bool = True
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Everything that differs between two containers."""
+
+    sandbox_id: str
+    hostname: str
+    rootfs: Path
+    network_namespace: Path
+    resources: Resources
+    architecture: str
+    binds: tuple[Bind, ...] = ()
+    user_namespace: Path | None = None
+    id_base: int = 0
+    cgroup_name: str = ""
+    max_open_files: int = 4096
+
+    def config(self) -> dict[str, Any]:
+        """The content of config.json, OCI runtime specification 1.0."""
+        return {
+            "ociVersion": "1.0.2",
+            "process": _process(self.max_open_files),
+            "root": {"path": str(self.rootfs)},
+            "hostname": self.hostname,
+            "mounts": [*self._mounts()],
+            "linux": self._linux(),
+        }
+
+    def _mounts(self) -> list[dict[str, Any]]:
+        shm = f"size={self.resources.shm_bytes}"
+        return [
+            _mount("/proc", "proc", "nosuid", "noexec", "nodev"),
+            _mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=1m"),
+            _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
+            _mount("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
+            _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", shm),
+            _mount("/run", "tmpfs", "nosuid", "nodev", "mode=755", "size=64m"),
+            # Not sysfs: it would show the host's devices and network interfaces.
+            _mount("/sys", "tmpfs", "nosuid", "noexec", "nodev", "mode=755", "size=64k"),
+            *(_bind(bind) for bind in self.binds),
+        ]
+
+    def _linux(self) -> dict[str, Any]:
+        linux: dict[str, Any] = {
+            "namespaces": self._namespaces(),
+            "cgroupsPath": f"/{self.cgroup_name}",
+            "resources": self._resources(),
+            "maskedPaths": list(_MASKED),
+            "readonlyPaths": list(_READ_ONLY),
+            "seccomp": seccomp.profile(self.architecture, clone3=self.user_namespace is not None),
+        }
+        if self.user_namespace:
+            mapping = [{"containerID": 0, "hostID": self.id_base, "size": ID_RANGE}]
+            linux |= {"uidMappings": mapping, "gidMappings": mapping}
+        return linux
+
+    def _namespaces(self) -> list[dict[str, str]]:
+        own = [{"type": name} for name in ("pid", "mount", "uts", "ipc", "cgroup")]
+        network = {"type": "network", "path": str(self.network_namespace)}
+        user = [{"type": "user", "path": str(self.user_namespace)}] if self.user_namespace else []
+        return [*user, *own, network]
+
+    def _resources(self) -> dict[str, Any]:
+        """Only read by a runtime that insists on managing cgroups itself; same figures as ours."""
+        return {
+            "devices": [{"allow": False, "access": "rwm"}],
+            "memory": {"limit": self.resources.memory_bytes},
+            "cpu": {"quota": max(1000, self.resources.cpu_millis * 100), "period": 100_000},
+        }
+
+
+def _process(max_open_files: int) -> dict[str, Any]:
+    sets = ("bounding", "effective", "permitted")
+    return {
+        "terminal": False,
+        "user": {"uid": 0, "gid": 0},
+        "args": list(DAEMON_ARGUMENTS),
+        "env": [],
+        "cwd": "/",
+        "noNewPrivileges": True,
+        "capabilities": {name: list(CAPABILITIES) for name in sets},
+        "rlimits": [{"type": "RLIMIT_NOFILE", "soft": max_open_files, "hard": max_open_files}],
+    }
+
+
+def _mount(target: str, kind: str, *options: str) -> dict[str, Any]:
+    return {"destination": target, "type": kind, "source": kind, "options": list(options)}
+
+
+def _bind(bind: Bind) -> dict[str, Any]:
+    options = ["bind", "rw" if bind.writable else "ro", "nosuid", "nodev"]
+    if not bind.executable:
+        options.append("noexec")
+    return {"destination": bind.target, "type": "bind", "source": str(bind.source), "options": options}

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Starting and removing one container with an OCI runtime. Blocking; call from worker threads.
+
+The root file system is put together in a mount namespace of its own, which only the OCI runtime
+inherits: nothing is mounted on the host that a crash could leave behind, and the mounts end with
+the container's last process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from casulo import linux
+from casulo.model.errors import Code, RuntimeFailure, TimedOut
+from casulo.runtimes.local.bundle import Bundle
+from casulo.runtimes.local.cgroups import Group
+from casulo.runtimes.local.host import Host
+
+# Each descriptor is a cgroup.procs file; 0 stands for the process that writes.
+_ENTER_GROUPS = 'for fd in $1; do echo 0 > "/proc/self/fd/$fd" || exit 125; done; shift; exec "$@"'
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The directory of one sandbox below the data directory."""
+
+    path: Path
+
+    @property
+    def upper(self) -> Path:
+        """What the sandbox wrote: the writable overlay layer."""
+        return self.path / "upper"
+
+    @property
+    def work(self) -> Path:
+        """Overlay's scratch directory."""
+        return self.path / "work"
+
+    @property
+    def events(self) -> Path:
+        """Lines that the daemon appends: how the entrypoint ended."""
+        return self.path / "events.jsonl"
+
+    @property
+    def entrypoint_log(self) -> Path:
+        """The entrypoint's output, capped."""
+        return self.path / "entrypoint.log"
+
+    @property
+    def daemon_log(self) -> Path:
+        """Messages of the OCI runtime and the daemon."""
+        return self.path / "daemon.log"
+
+    @property
+    def slot(self) -> Path:
+        """Number of the network slot, written before it is used."""
+        return self.path / "slot"
+
+    @property
+    def pid(self) -> Path:
+        """Process id of the daemon on the host, written by the OCI runtime."""
+        return self.path / "pid"
+
+    def create(self, owner: int) -> None:
+        """Make the directories; `owner` is the host uid of the sandbox's root."""
+        self.path.mkdir(mode=0o700, parents=True)
+        self.upper.mkdir()
+        self.work.mkdir()
+        os.chown(self.upper, owner, owner)
+
+    def remove(self) -> None:
+        """Delete everything below. Idempotent."""
+        try:
+            shutil.rmtree(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RuntimeFailure(f"remove {error.filename}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container about to be started: its plan, and what the plan is put together from."""
+
+    host: Host
+    bundle: Bundle
+    group: Group
+    folder: Folder
+    lower: Path
+    daemon: Path
+
+    def start(self, boot: socket.socket, timeout: float) -> int:
+        """Start with `boot` as the daemon's standard input; its process id on the host.
+
+        Returns when the OCI runtime is done; the daemon may still be on its way. Raises
+        RuntimeFailure with the OCI runtime's words.
+        """
+        (self.folder.path / "config.json").write_text(json.dumps(self.bundle.config()))
+        with contextlib.ExitStack() as stack:
+            entrances = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in self.group.entrances()]
+            for descriptor in entrances:
+                stack.callback(os.close, descriptor)
+            log = stack.enter_context(self.folder.daemon_log.open("ab"))
+            process = linux.in_own_thread(lambda: self._launch(boot.fileno(), log.fileno(), entrances))
+        _await(process, self.host, self.folder, timeout)
+        return int(self.folder.pid.read_text())
+
+    def _launch(self, boot: int, log: int, entrances: list[int]) -> subprocess.Popen[bytes]:
+        self._assemble()
+        command = _command(self.host, self.bundle.sandbox_id, self.folder, entrances)
+        return subprocess.Popen(command, stdin=boot, stdout=log, stderr=log, pass_fds=entrances, cwd="/")
+
+    def _assemble(self) -> None:
+        host = self.host
+        linux.private_mounts()
+        if host.is_crun and host.layout.mode == "hybrid" and host.layout.v2:
+            # crun refuses hosts that have both versions, even when it is told to manage neither.
+            linux.bind(str(host.run / "hidden"), str(host.layout.v2))
+        # The daemon may be installed where the sandbox's users cannot go, such as below /root.
+        linux.bind(str(self.daemon), str(host.run / "execd"))
+        layers = f"lowerdir={self.lower},upperdir={self.folder.upper},workdir={self.folder.work}"
+        linux.mount("overlay", str(host.run / "rootfs"), "overlay", linux.MS_NODEV | linux.MS_NOSUID, layers)
+
+
+def _command(host: Host, sandbox_id: str, folder: Folder, entrances: list[int]) -> list[str]:
+    oci = [str(host.oci_runtime), "--root", str(host.run / "oci")]
+    if host.is_crun:
+        oci.append("--cgroup-manager=disabled")
+    run = ["run", "--detach", "--bundle", str(folder.path), "--pid-file", str(folder.pid), sandbox_id]
+    return ["/bin/sh", "-c", _ENTER_GROUPS, "sh", " ".join(map(str, entrances)), *oci, *run]
+
+
+def _await(process: subprocess.Popen[bytes], host: Host, folder: Folder, timeout: float) -> None:
+    try:
+        code = process.wait(timeout)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        process.wait()
+        raise TimedOut(
+            f"{host.oci_runtime.name} did not start the container within {timeout:g} s",
+            code=Code.SANDBOX_START_TIMEOUT,
+            hint="the machine may be overloaded; try again or raise [sandbox] start_timeout_seconds",
+        ) from error
+    if code != 0:
+        words = folder.daemon_log.read_text(errors="replace").strip()[-2000:]
+        raise RuntimeFailure(
+            f"{host.oci_runtime.name} could not start the container: {words or f'exit code {code}'}",
+            code=Code.SANDBOX_START_FAILED,
+            hint="`osb doctor` shows what this host lacks",
+        )
+
+
+def forget(host: Host, sandbox_id: str) -> None:
+    """Make the OCI runtime drop a container whose processes are gone. Idempotent."""
+    if not (host.run / "oci" / sandbox_id).exists():
+        return
+    command = [str(host.oci_runtime), "--root", str(host.run / "oci"), "delete", "--force", sandbox_id]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, errors="replace"
+    )
+    if done.returncode != 0 and (host.run / "oci" / sandbox_id).exists():
+        raise RuntimeFailure(f"{host.oci_runtime.name} delete: {done.stderr.strip()}")

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""What the local runtime sets up on this machine once, before the first sandbox.
+
+All of it is named after one server instance, i.e. after its data directory, so that several
+servers share a machine without seeing each other's things:
+
+    /run/casulo/<instance>/netns/<n>   network namespaces of slots
+                          /userns      the user namespace that all sandboxes are in
+                          /rootfs      where, in a private mount namespace, a root is put together
+                          /execd       where, in the same way, the daemon's binary is shown
+                          /hidden      an empty directory
+                          /oci         state of the OCI runtime
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from casulo import linux
+from casulo.model.errors import Code, RuntimeFailure, Unsupported
+from casulo.network.filter import ANY_SANDBOX
+from casulo.runtimes.local import cgroups
+from casulo.runtimes.local.bundle import ID_RANGE
+from casulo.runtimes.local.settings import LocalSettings
+
+ID_BASE = 1_000_000_000
+"""Host uid and gid of the sandboxes' root: far above what people and subuid ranges use."""
+
+MAX_OPEN_FILES = 65536
+
+
+@dataclass(frozen=True)
+class Host:
+    """The facts and paths that making a container needs."""
+
+    instance: str
+    run: Path
+    data: Path
+    layout: cgroups.Layout
+    oci_runtime: Path
+    user_namespace: Path | None
+    max_open_files: int
+
+    @property
+    def is_crun(self) -> bool:
+        """Whether the OCI runtime is crun, which takes containers without managing cgroups."""
+        return self.oci_runtime.name == "crun"
+
+    @property
+    def id_base(self) -> int:
+        """Host uid of the sandboxes' root."""
+        return ID_BASE if self.user_namespace else 0
+
+    @property
+    def cgroup_parent(self) -> str:
+        """Path, below every cgroup mount, of this server's groups."""
+        return f"casulo/{self.instance}"
+
+    @property
+    def sandboxes(self) -> Path:
+        """Folder with one directory per sandbox."""
+        return self.data / "sandboxes"
+
+    @property
+    def interface_prefix(self) -> str:
+        """Start of the names of this server's network interfaces."""
+        return f"{ANY_SANDBOX}{self.instance}-"
+
+    def group(self, sandbox_id: str) -> cgroups.Group:
+        """The control groups of a sandbox."""
+        return cgroups.Group(self.layout, f"{self.cgroup_parent}/{sandbox_id}")
+
+
+def instance_of(data: Path) -> str:
+    """Six hex digits that name the server with this data directory."""
+    return hashlib.sha256(os.fsencode(data.resolve())).hexdigest()[:6]
+
+
+def prepare(settings: LocalSettings, data: Path) -> Host:
+    """Set the machine up; Unsupported says what is missing and how to get it."""
+    require_root()
+    runtime = find_oci_runtime(settings.oci_runtime)
+    instance = instance_of(data)
+    run = Path("/run/casulo") / instance
+    for name in ("netns", "rootfs", "hidden", "oci"):
+        (run / name).mkdir(parents=True, exist_ok=True)
+    (run / "execd").touch()
+    data.joinpath("sandboxes").mkdir(parents=True, exist_ok=True)
+    return Host(
+        instance=instance,
+        run=run,
+        data=data,
+        layout=cgroups.detect(),
+        oci_runtime=runtime,
+        user_namespace=_user_namespace(settings, runtime, run / "userns"),
+        max_open_files=min(MAX_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
+    )
+
+
+def require_root() -> None:
+    """Unsupported unless this process may administrate the machine's namespaces and network."""
+    lacking = [name for name in ("CAP_SYS_ADMIN", "CAP_NET_ADMIN") if not linux.has_capability(name)]
+    if lacking:
+        raise Unsupported(
+            f"the local runtime needs {' and '.join(lacking)}, which this process does not have",
+            code=Code.HOST_UNSUPPORTED,
+            hint="run `osb server` as root (for example with sudo)",
+        )
+
+
+def find_oci_runtime(wanted: str) -> Path:
+    """The program that starts containers; with `auto`, the faster one that is installed."""
+    names = ("crun", "runc") if wanted == "auto" else (wanted,)
+    for name in names:
+        if path := shutil.which(name):
+            return Path(path)
+    raise Unsupported(
+        f"no OCI runtime is installed (looked for {', '.join(names)})",
+        code=Code.HOST_UNSUPPORTED,
+        hint=f"apt-get install {names[0]}",
+    )
+
+
+def _user_namespace(settings: LocalSettings, runtime: Path, path: Path) -> Path | None:
+    """The shared user namespace, made if it is not there; None where sandboxes run without."""
+    if settings.userns == "off":
+        return None
+    if runtime.name != "crun":
+        # runc enters the user namespace first and may then not enter a slot's network namespace.
+        if settings.userns == "on":
+            raise Unsupported(
+                f"{runtime.name} cannot join prepared network namespaces from a user namespace",
+                code=Code.HOST_UNSUPPORTED,
+                hint='apt-get install crun, or set [local] userns = "off"',
+            )
+        return None
+    try:
+        make_user_namespace(path)
+    except (OSError, RuntimeFailure) as error:
+        if settings.userns == "auto":
+            return None
+        raise Unsupported(
+            f"user namespaces do not work here: {error}",
+            code=Code.HOST_UNSUPPORTED,
+            hint='sysctl -w user.max_user_namespaces=15000, or set [local] userns = "off"',
+        ) from error
+    return path
+
+
+def make_user_namespace(path: Path) -> None:
+    """Keep a user namespace alive at `path`. Idempotent.
+
+    It is closed to further user namespaces, which is what makes clone3 harmless inside: without
+    them an unprivileged process cannot make any other kind of namespace either.
+    """
+    if path.exists() and _enter(path, "exit 0") == 0:
+        return
+    path.touch()
+    holder = subprocess.Popen(
+        ["unshare", "--user", "sleep", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    try:
+        _wait_until_separate(holder.pid)
+        for name in ("uid_map", "gid_map"):
+            Path(f"/proc/{holder.pid}/{name}").write_text(f"0 {ID_BASE} {ID_RANGE}")
+        linux.bind(f"/proc/{holder.pid}/ns/user", str(path))
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    if _enter(path, "echo 0 > /proc/sys/user/max_user_namespaces") != 0:
+        linux.unmount(str(path))
+        raise RuntimeFailure("the new user namespace could not be closed to further ones")
+
+
+def _wait_until_separate(pid: int) -> None:
+    own = os.readlink("/proc/self/ns/user")
+    for _ in range(5000):
+        if os.readlink(f"/proc/{pid}/ns/user") != own:
+            return
+        time.sleep(0.001)
+    raise RuntimeFailure("unshare --user did not make a user namespace")
+
+
+def _enter(path: Path, script: str) -> int:
+    command = ["nsenter", f"--user={path}", "-S", "0", "-G", "0", "sh", "-c", script]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
+    return done.returncode
+
+
+def release(host: Host) -> None:
+    """Remove what `prepare` made; only when no sandbox of this server is left."""
+    linux.unmount(str(host.run / "userns"))
+    shutil.rmtree(host.run, ignore_errors=True)
+    cgroups.remove_empty(host.layout, host.cgroup_parent)

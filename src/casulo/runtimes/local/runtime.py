@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The local runtime: one container per sandbox, started by crun or runc.
+
+Everything that blocks runs in worker threads; this object only keeps what is shared between
+sandboxes: the host's preparation, the slots and the watch for ended processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from casulo import linux
+from casulo.images import daemon
+from casulo.images import host as host_image
+from casulo.model.draft import HOST_IMAGE
+from casulo.model.errors import CasuloError, Code, RuntimeFailure, Unsupported
+from casulo.model.sandbox import EXECD_PORT, Exit, Handle, Isolation, Spec
+from casulo.network import filter as packet_filter
+from casulo.network.slots import Plan, Slot, Slots
+from casulo.runtimes import bootchannel
+from casulo.runtimes.base import Capabilities, ExitListener, Reality
+from casulo.runtimes.local import cgroups, container, host, stopping, watch
+from casulo.runtimes.local.bundle import Bind, Bundle
+from casulo.runtimes.local.container import Container, Folder
+from casulo.runtimes.local.settings import LocalSettings
+
+T = TypeVar("T")
+WORKERS = 64
+_REFILL_RETRY_SECONDS = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class LocalRuntime:
+    """Runs sandboxes as containers on this machine."""
+
+    name = "local"
+
+    def __init__(self, settings: LocalSettings, data: Path, start_timeout_seconds: float = 30) -> None:
+        self._settings = settings
+        self._data = data
+        self._start_timeout = start_timeout_seconds
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="local")
+        self._watch = watch.Watch(self._ended)
+        self._wanted = asyncio.Event()
+        self._refill: asyncio.Task[None] | None = None
+        self.pause: LocalPause | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What containers on this host can do."""
+        return Capabilities(
+            isolations=frozenset({Isolation.AUTO, Isolation.CONTAINER}),
+            features=frozenset({"pause", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"}),
+            missing={
+                "limits.disk": "this runtime has no quota on what a sandbox writes to its disk",
+                "gpu": "this runtime hands no GPU devices to sandboxes",
+            },
+        )
+
+    async def open(self, on_exit: ExitListener) -> None:
+        """Prepare host, packet filter, image and the first slots."""
+        self._on_exit = on_exit
+        await self._run(self._prepare)
+        self.pause = LocalPause(self._host, self._run)
+        self._refill = asyncio.create_task(self._keep_slots_ready())
+
+    def _prepare(self) -> None:
+        self._host = host.prepare(self._settings, self._data)
+        linux.become_subreaper()
+        resolvers = packet_filter.host_resolvers()
+        self._filter = packet_filter.Filter(
+            table=f"casulo_{self._host.instance}",
+            prefix=self._host.interface_prefix,
+            network=self._settings.network,
+            resolvers=resolvers,
+            outbound=self._settings.outbound,
+        )
+        self._filter.apply()
+        if self._settings.outbound:
+            packet_filter.allow_forwarding()
+        self._daemon = daemon.execd_binary(daemon.host_architecture())
+        self._image = host_image.prepare(
+            self._data / "images" / "host", self._host.id_base, tuple(map(str, resolvers))
+        )
+        plan = Plan(self._settings.network, self._host.interface_prefix, self._host.run / "netns")
+        self._slots = Slots(plan)
+        self._slots.restore(self._slots_in_use())
+
+    def _slots_in_use(self) -> set[int]:
+        return {
+            index for f in self._host.sandboxes.iterdir() if (index := _slot_index(Folder(f))) is not None
+        }
+
+    async def _keep_slots_ready(self) -> None:
+        """Supervisor: refill after every take, one at a time, since creates need the CPU more."""
+        while True:
+            self._wanted.clear()
+            try:
+                while self._slots.ready < self._settings.slots:
+                    await self._run(self._slots.prepare)
+            except (CasuloError, OSError) as error:
+                log.warning("slot.prepare_failed", error=str(error))
+                await asyncio.sleep(_REFILL_RETRY_SECONDS)
+                continue
+            await self._wanted.wait()
+
+    async def close(self) -> None:
+        """Give back unused slots, and everything else when no sandbox is left."""
+        if self._refill is None:
+            return
+        self._refill.cancel()
+        await asyncio.wait([self._refill])
+        self._watch.close()
+        await self._run(self._give_back)
+        self._pool.shutdown()
+
+    def _give_back(self) -> None:
+        self._slots.close()
+        if not self._traces():
+            self._filter.remove()
+            host.release(self._host)
+
+    def check(self, spec: Spec) -> None:
+        """Refuse images that are not here yet, and platforms that are not this machine's."""
+        if spec.image != HOST_IMAGE:
+            raise Unsupported(
+                f"the local runtime has no image {spec.image!r}",
+                code=Code.IMAGE_UNSUPPORTED,
+                hint="use the image 'host', this machine's own programs in a sandbox",
+            )
+        here = daemon.host_architecture()
+        if spec.platform and (spec.platform.os, spec.platform.arch) != ("linux", here):
+            raise Unsupported(
+                f"the image 'host' is linux/{here}, not {spec.platform.os}/{spec.platform.arch}",
+                code=Code.IMAGE_UNSUPPORTED,
+                hint="leave the platform out or ask for this machine's",
+            )
+
+    async def create(self, sandbox_id: str, spec: Spec) -> Handle:
+        """Start one container; undone completely on any error, cancellation included."""
+        work = asyncio.ensure_future(self._run(functools.partial(self._create, sandbox_id, spec)))
+        try:
+            handle = await asyncio.shield(work)
+        except BaseException:
+            # A thread cannot be stopped half-way: let it come to its end, then undo.
+            await asyncio.wait([work])
+            await asyncio.shield(self.destroy(sandbox_id, None, 0))
+            raise
+        finally:
+            self._wanted.set()
+        self._watch_handle(sandbox_id, handle)
+        return handle
+
+    def _create(self, sandbox_id: str, spec: Spec) -> Handle:
+        folder = Folder(self._host.sandboxes / sandbox_id)
+        folder.create(self._host.id_base)
+        slot = self._take_slot(folder)
+        group = self._host.group(sandbox_id)
+        group.create(spec.resources, self._host.id_base)
+        self._write_names(folder, sandbox_id, slot)
+        box = Container(
+            host=self._host,
+            bundle=self._bundle(sandbox_id, spec, slot, group),
+            group=group,
+            folder=folder,
+            lower=self._image.root,
+            daemon=self._daemon,
+        )
+        token = secrets.token_urlsafe(24)
+        pid = self._boot(box, self._document(sandbox_id, spec, token), spec)
+        started = linux.start_time(pid)
+        if started is None:
+            raise RuntimeFailure("the sandbox ended while it started", code=Code.SANDBOX_START_FAILED)
+        return Handle(str(slot.address), EXECD_PORT, token, {"pid": pid, "started": started})
+
+    def _take_slot(self, folder: Folder) -> Slot:
+        slot = self._slots.take()
+        folder.slot.write_text(str(slot.index))
+        return slot
+
+    def _write_names(self, folder: Folder, sandbox_id: str, slot: Slot) -> None:
+        etc = folder.upper / "etc"
+        etc.mkdir()
+        os.chown(etc, self._host.id_base, self._host.id_base)
+        name = hostname(sandbox_id)
+        for file, text in (
+            ("hostname", f"{name}\n"),
+            ("hosts", f"127.0.0.1 localhost\n::1 localhost\n{slot.address} {name}\n"),
+        ):
+            (etc / file).write_text(text)
+            os.chown(etc / file, self._host.id_base, self._host.id_base)
+
+    def _bundle(self, sandbox_id: str, spec: Spec, slot: Slot, group: cgroups.Group) -> Bundle:
+        image = [Bind(Path(path), path) for path in self._image.binds]
+        limits = [Bind(path, target) for target, path in group.visible().items()]
+        cpus = Path("/sys/devices/system/cpu")  # read by math libraries and language runtimes
+        return Bundle(
+            sandbox_id=sandbox_id,
+            hostname=hostname(sandbox_id),
+            rootfs=self._host.run / "rootfs",
+            network_namespace=slot.namespace,
+            resources=spec.resources,
+            architecture=daemon.host_architecture(),
+            binds=(
+                *image,
+                *limits,
+                Bind(cpus, str(cpus)),
+                Bind(self._host.run / "execd", "/opt/opensandbox/execd"),
+            ),
+            user_namespace=self._host.user_namespace,
+            id_base=self._host.id_base,
+            cgroup_name=group.name,
+            max_open_files=self._host.max_open_files,
+        )
+
+    def _document(self, sandbox_id: str, spec: Spec, token: str) -> bootchannel.BootDocument:
+        return bootchannel.BootDocument(
+            sandbox_id=sandbox_id,
+            access_token=token,
+            entrypoint=spec.entrypoint,
+            env=bootchannel.environment(sandbox_id, spec, image_env=self._image.environment),
+            cwd=self._image.workdir,
+            log_cap_bytes=self._settings.log_cap_bytes,
+        )
+
+    def _boot(self, box: Container, document: bootchannel.BootDocument, spec: Spec) -> int:
+        """Start the container and talk its daemon into being; the daemon's host process id."""
+        ours, theirs = bootchannel.socket_pair()
+        with ExitStack() as stack:
+            stack.enter_context(ours)
+            with theirs:
+                pid = box.start(theirs, self._start_timeout)
+            box.group.settle(pid, spec.resources)
+            descriptors = _descriptors(box, stack)
+            bootchannel.handshake_blocking(ours, document, descriptors, self._start_timeout)
+        return pid
+
+    async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
+        """Stop it and remove every trace."""
+        self._watch.drop(sandbox_id)
+        return await self._run(functools.partial(self._destroy, sandbox_id, handle, grace_seconds))
+
+    def _destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
+        folder = Folder(self._host.sandboxes / sandbox_id)
+        group = self._host.group(sandbox_id)
+        if handle is not None and grace_seconds > 0:
+            stopping.ask(group, handle, grace_seconds)
+        if group.exists():
+            group.kill()
+        if handle is not None:
+            pid, started = process_of(handle)
+            if not watch.await_end(pid, started, timeout=10):
+                raise RuntimeFailure(f"process {pid} of sandbox {sandbox_id} does not end")
+        container.forget(self._host, sandbox_id)
+        group.remove()
+        ended = stopping.read_exit(folder.events)
+        index = _slot_index(folder)
+        if index is not None:
+            self._slots.release(index)
+        folder.remove()
+        return ended
+
+    async def inspect(self, sandbox_id: str, handle: Handle) -> Reality:
+        """Look at the processes, and watch them from now on."""
+        if self._watch_handle(sandbox_id, handle):
+            frozen = await self._run(self._host.group(sandbox_id).is_frozen)
+            return Reality(alive=True, frozen=frozen)
+        return Reality(alive=False, exit=self._exit_of(sandbox_id))
+
+    async def list(self) -> set[str]:
+        """Ids with a directory, a control group or an OCI state."""
+        return await self._run(self._traces)
+
+    def _traces(self) -> set[str]:
+        folders = {
+            f.name for parent in (self._host.sandboxes, self._host.run / "oci") for f in parent.iterdir()
+        }
+        return folders | cgroups.siblings(self._host.layout, self._host.cgroup_parent)
+
+    def _watch_handle(self, sandbox_id: str, handle: Handle) -> bool:
+        return self._watch.add(sandbox_id, *process_of(handle))
+
+    def _ended(self, sandbox_id: str) -> None:
+        self._on_exit(sandbox_id, self._exit_of(sandbox_id))
+
+    def _exit_of(self, sandbox_id: str) -> Exit | None:
+        return stopping.read_exit(Folder(self._host.sandboxes / sandbox_id).events)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+class LocalPause:
+    """Freezing with the cgroup freezer: processes stay in memory and get no CPU time."""
+
+    def __init__(self, prepared: host.Host, run: Callable[[Callable[[], None]], object]) -> None:
+        self._host = prepared
+        self._run = run
+
+    async def pause(self, sandbox_id: str, handle: Handle) -> None:
+        """Freeze every process of the sandbox."""
+        await self._freeze(sandbox_id, True)
+
+    async def resume(self, sandbox_id: str, handle: Handle) -> None:
+        """Thaw every process of the sandbox."""
+        await self._freeze(sandbox_id, False)
+
+    async def _freeze(self, sandbox_id: str, frozen: bool) -> None:
+        await asyncio.to_thread(self._host.group(sandbox_id).freeze, frozen)
+
+
+def hostname(sandbox_id: str) -> str:
+    """The name that a sandbox gives itself: short enough for a prompt."""
+    return f"casulo-{sandbox_id[:8]}"
+
+
+def process_of(handle: Handle) -> tuple[int, int]:
+    """(process id on the host, its start time) of a sandbox's daemon."""
+    return int(handle.data["pid"]), int(handle.data["started"])
+
+
+def _slot_index(folder: Folder) -> int | None:
+    try:
+        return int(folder.slot.read_text())
+    except (FileNotFoundError, ValueError, NotADirectoryError):  # not taken yet, or written half
+        return None
+
+
+def _descriptors(box: Container, stack: ExitStack) -> dict[str, int]:
+    """What the daemon gets over the boot channel besides its document."""
+    wanted: dict[str, tuple[Path | None, int]] = {
+        "events": (box.folder.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT),
+        "log": (box.folder.entrypoint_log, os.O_RDWR | os.O_APPEND | os.O_CREAT),
+        "cgroup": (box.group.command_directory(), os.O_RDONLY | os.O_DIRECTORY),
+        "pids": (box.group.user_tasks(), os.O_WRONLY),
+    }
+    opened = {}
+    for name, (path, flags) in wanted.items():
+        if path is not None:
+            opened[name] = os.open(path, flags | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, opened[name])
+    return opened
