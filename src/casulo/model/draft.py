@@ -151,7 +151,7 @@ def _entrypoint(draft: Draft) -> tuple[str, ...]:
         raise InvalidRequest(
             "entrypoint: the first word must name a program, and no word may hold a NUL character",
             code=Code.INVALID_ENTRYPOINT,
-            hint="give a program and its arguments as a list, e.g. [\"sleep\", \"600\"]",
+            hint='give a program and its arguments as a list, e.g. ["sleep", "600"]',
         )
     return tuple(draft.entrypoint)
 

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Between domain objects and table rows.
+
+Members that a newer server wrote are ignored when read, and members that an older one did not know
+get their defaults, so that servers one release apart can read each other's rows.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
+from sqlalchemy import RowMapping
+
+from casulo.model.sandbox import Exit, Handle, Sandbox, Spec
+from casulo.model.states import State, Status
+from casulo.store.query import Record
+
+T = TypeVar("T")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_micros(moment: datetime) -> int:
+    """An aware datetime as the tables hold it."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def from_micros(value: int) -> datetime:
+    """The reverse of `to_micros`."""
+    return _EPOCH + timedelta(microseconds=value)
+
+
+def to_row(sandbox: Sandbox) -> dict[str, Any]:
+    """All columns but `version`."""
+    expires = sandbox.expires_at
+    return {
+        "id": sandbox.id,
+        "state": sandbox.status.state.value,
+        "reason": sandbox.status.reason,
+        "message": sandbox.status.message,
+        "since": to_micros(sandbox.status.since),
+        "created_at": to_micros(sandbox.created_at),
+        "expires_at": None if expires is None else to_micros(expires),
+        "runtime": sandbox.runtime,
+        "spec": dump(Spec, sandbox.spec),
+        "metadata": dict(sandbox.metadata),
+        "handle": dump(Handle, sandbox.handle),
+        "exit": dump(Exit, sandbox.exit),
+    }
+
+
+def from_row(row: RowMapping) -> Record:
+    """The record that `to_row` and a version became."""
+    expires = row["expires_at"]
+    sandbox = Sandbox(
+        id=row["id"],
+        spec=_adapters[Spec].validate_python(row["spec"]),
+        status=Status(State(row["state"]), row["reason"], row["message"], from_micros(row["since"])),
+        created_at=from_micros(row["created_at"]),
+        metadata=row["metadata"],
+        expires_at=None if expires is None else from_micros(expires),
+        runtime=row["runtime"],
+        handle=load(Handle, row["handle"]),
+        exit=load(Exit, row["exit"]),
+    )
+    return Record(sandbox, row["version"])
+
+
+def dump(kind: type[T], value: T | None) -> Any:
+    """Plain JSON data of a domain value, None for None."""
+    return None if value is None else _adapters[kind].dump_python(value, mode="json")
+
+
+def load(kind: type[T], data: Any) -> T | None:
+    """The domain value of plain JSON data, None for None."""
+    if data is None:
+        return None
+    value: T = _adapters[kind].validate_python(data)
+    return value
+
+
+class _Adapters(dict[type, TypeAdapter[Any]]):
+    """Built at the first use, since building one costs milliseconds."""
+
+    def __missing__(self, kind: type) -> TypeAdapter[Any]:
+        self[kind] = TypeAdapter(kind)
+        return self[kind]
+
+
+_adapters = _Adapters()

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The tables, in types that SQLite and PostgreSQL both have.
+
+Times are whole microseconds since 1970 UTC, so that comparing and sorting need no date functions.
+`sandbox_labels` repeats `sandboxes.metadata` in a form that an index can serve; both are written in
+one transaction.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData()
+
+sandboxes = sa.Table(
+    "sandboxes",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("reason", sa.String(64), nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("since", sa.BigInteger, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.BigInteger),
+    sa.Column("runtime", sa.String(32), nullable=False),
+    sa.Column("spec", sa.JSON, nullable=False),
+    sa.Column("metadata", sa.JSON, nullable=False),
+    sa.Column("handle", sa.JSON(none_as_null=True)),
+    sa.Column("exit", sa.JSON(none_as_null=True)),
+    sa.Index("ix_sandboxes_newest", "created_at", "id"),
+    sa.Index("ix_sandboxes_expires_at", "expires_at"),
+)
+
+labels = sa.Table(
+    "sandbox_labels",
+    metadata,
+    sa.Column(
+        "sandbox_id",
+        sa.String(64),
+        sa.ForeignKey("sandboxes.id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    sa.Column("key", sa.String(320), primary_key=True),
+    sa.Column("value", sa.String(63), nullable=False),
+    sa.Index("ix_sandbox_labels_pair", "key", "value"),
+)
+
+claims = sa.Table(
+    "idempotency_keys",
+    metadata,
+    sa.Column("key", sa.String(255), primary_key=True),
+    sa.Column("request_hash", sa.String(64), nullable=False),
+    sa.Column("sandbox_id", sa.String(64), nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Index("ix_idempotency_keys_sandbox", "sandbox_id"),
+)
+
+tombstones = sa.Table(
+    "tombstones",
+    metadata,
+    sa.Column("sandbox_id", sa.String(64), primary_key=True),
+    sa.Column("deleted_at", sa.BigInteger, nullable=False),
+    sa.Column("reason", sa.String(64), nullable=False),
+    sa.Column("exit", sa.JSON(none_as_null=True)),
+    sa.Index("ix_tombstones_deleted_at", "deleted_at"),
+)
