@@ -26,13 +26,13 @@ PASSWD = (
     "user:x:1000:1000:user:/home/user:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 )
 GROUP = "root:x:0:\ndaemon:x:1:\ntty:x:5:\nmail:x:8:\nuser:x:1000:\nnogroup:x:65534:\n"
-NSSWITCH = (
+NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nprotocols: files\nservices: files\n"
     "passwd: files\ngroup: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n"
 )
 
 _COPIED = (
-    "alternatives", "ca-certificates.conf", "debian_version", "fonts", "host.conf", "inputrc", "ld.so.cache",
-    "ld.so.conf", "ld.so.conf.d", "localtime", "locale.alias", "magic", "mime.types", "os-release", "perl",
+    "alternatives", "ca-certificates.conf", "debian_version", "fonts", "host.conf", "inputrc",
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "locale.alias", "magic", "mime.types", "os-release", "perl",
     "protocols", "python3", "python3.11", "python3.12", "python3.13", "rpc", "services", "ssl/certs",
     "ssl/openssl.cnf", "timezone", "ImageMagick-6", "gai.conf", "terminfo",
 )  # fmt: skip

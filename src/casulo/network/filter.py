@@ -35,7 +35,7 @@ CLOSED = [
 """IPv4 networks that are not public: RFC 6890 special-purpose ones, multicast and reserved."""
 
 ANY_SANDBOX = "csl"
-"""Every Casulo server's interface names start with this; used to keep sandboxes of two servers apart."""
+"""Interface names of all Casulo servers start so; it keeps the sandboxes of two servers apart."""
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,12 @@ CAPABILITIES = (
 other users' processes, or anything administrative."""
 
 _MASKED = (
-    "/proc/acpi", "/proc/asound", "/proc/bus", "/proc/interrupts", "/proc/kallsyms", "/proc/kcore", "/proc/keys",
-    "/proc/kmsg", "/proc/latency_stats", "/proc/modules", "/proc/sched_debug", "/proc/scsi", "/proc/sysrq-trigger",
-    "/proc/timer_list", "/proc/timer_stats", "/proc/config.gz", "/proc/diskstats", "/proc/partitions",
-    "/proc/swaps", "/proc/cmdline", "/proc/key-users", "/proc/vmallocinfo", "/proc/iomem",
-    "/proc/ioports", "/proc/kpagecount", "/proc/kpageflags", "/proc/kpagecgroup", "/proc/mtrr",
+    "/proc/acpi", "/proc/asound", "/proc/bus", "/proc/cmdline", "/proc/config.gz", "/proc/diskstats",
+    "/proc/interrupts", "/proc/iomem", "/proc/ioports", "/proc/kallsyms", "/proc/kcore", "/proc/keys",
+    "/proc/key-users", "/proc/kmsg", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags",
+    "/proc/latency_stats", "/proc/modules", "/proc/mtrr", "/proc/partitions", "/proc/sched_debug",
+    "/proc/scsi", "/proc/swaps", "/proc/sysrq-trigger", "/proc/timer_list", "/proc/timer_stats",
+    "/proc/vmallocinfo",
 )  # fmt: skip
 _READ_ONLY = ("/proc/fs", "/proc/irq", "/proc/sys")
 
