@@ -21,14 +21,27 @@ from pathlib import Path
 NAME = "host"
 WORKDIR = "/workspace"
 
-PASSWD = (
-    "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
-    "user:x:1000:1000:user:/home/user:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-)
-GROUP = "root:x:0:\ndaemon:x:1:\ntty:x:5:\nmail:x:8:\nuser:x:1000:\nnogroup:x:65534:\n"
-NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nprotocols: files\nservices: files\n"
-    "passwd: files\ngroup: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n"
-)
+PASSWD = """\
+root:x:0:0:root:/root:/bin/bash
+daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
+user:x:1000:1000:user:/home/user:/bin/bash
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+"""
+GROUP = """\
+root:x:0:
+daemon:x:1:
+tty:x:5:
+mail:x:8:
+user:x:1000:
+nogroup:x:65534:
+"""
+NSSWITCH = """\
+passwd: files
+group: files
+hosts: files dns
+protocols: files
+services: files
+"""
 
 _COPIED = (
     "alternatives", "ca-certificates.conf", "debian_version", "fonts", "host.conf", "inputrc",
