@@ -44,14 +44,14 @@ services: files
 """
 
 _COPIED = (
-    "alternatives", "ca-certificates.conf", "debian_version", "fonts", "host.conf", "inputrc",
-    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "locale.alias", "magic", "mime.types", "os-release", "perl",
-    "protocols", "python3", "python3.11", "python3.12", "python3.13", "rpc", "services", "ssl/certs",
-    "ssl/openssl.cnf", "timezone", "ImageMagick-6", "gai.conf", "terminfo",
+    "alternatives", "ca-certificates.conf", "debian_version", "fonts", "gai.conf", "host.conf",
+    "ImageMagick-6", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "locale.alias",
+    "magic", "mime.types", "os-release", "perl", "protocols", "rpc", "services", "ssl/certs",
+    "ssl/openssl.cnf", "terminfo", "timezone",
 )  # fmt: skip
 """Entries of /etc that are public by nature and that programs below /usr look up."""
 
-_COPIED_PREFIXES = ("java-",)
+_COPIED_PREFIXES = ("java-", "python3")
 _MAX_FILE = 4 << 20
 _TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _DIRECTORIES = {
