@@ -126,7 +126,11 @@ class Container:
             linux.bind(str(host.run / "hidden"), str(host.layout.v2))
         # The daemon may be installed where the sandbox's users cannot go, such as below /root.
         linux.bind(str(self.daemon), str(host.run / "execd"))
-        layers = f"lowerdir={self.lower},upperdir={self.folder.upper},workdir={self.folder.work}"
+        # Relative, since /proc/mounts shows these words inside. The new mount namespace came with a
+        # working directory of this thread's own.
+        os.chdir(self.folder.path)
+        lower = os.path.relpath(self.lower, self.folder.path)
+        layers = f"lowerdir={lower},upperdir=upper,workdir=work"
         linux.mount("overlay", str(host.run / "rootfs"), "overlay", linux.MS_NODEV | linux.MS_NOSUID, layers)
 
 
