@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The Python SDK: make sandboxes, run commands in them, move files.
+
+    from casulo.client import Sandbox
+
+    with Sandbox.create() as sandbox:
+        print(sandbox.commands.run("echo hello").stdout)
+
+`AsyncSandbox` is the same with `await`.
+"""
+
+from casulo.client.connection import Connection
+from casulo.client.faults import Disconnected, StreamBroken, Unreachable
+from casulo.client.files import AsyncFiles, Write
+from casulo.client.lifecycle import AsyncClient
+from casulo.client.records import Endpoint, FileInfo, Metrics, SandboxInfo, SandboxPage
+from casulo.client.results import CommandFailed, CommandStatus, Logs, Result
+from casulo.client.sandbox import AsyncSandbox
+from casulo.client.stream import Exit, Output
+from casulo.client.sync import Client, Sandbox
+from casulo.model.errors import (
+    CasuloError,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    RuntimeFailure,
+    TimedOut,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+)
+
+__all__ = [
+    "AsyncClient",
+    "AsyncFiles",
+    "AsyncSandbox",
+    "CasuloError",
+    "Client",
+    "CommandFailed",
+    "CommandStatus",
+    "Conflict",
+    "Connection",
+    "Disconnected",
+    "Endpoint",
+    "Exit",
+    "FileInfo",
+    "InvalidRequest",
+    "Logs",
+    "Metrics",
+    "NotFound",
+    "Output",
+    "Result",
+    "RuntimeFailure",
+    "Sandbox",
+    "SandboxInfo",
+    "SandboxPage",
+    "StreamBroken",
+    "TimedOut",
+    "Unauthenticated",
+    "Unavailable",
+    "Unreachable",
+    "Unsupported",
+    "Write",
+]

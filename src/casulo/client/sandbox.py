@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""One sandbox: made or found, used, renewed, paused, killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from casulo.client.channel import Channel
+from casulo.client.commands import AsyncCommands
+from casulo.client.connection import Connection
+from casulo.client.files import AsyncFiles
+from casulo.client.lifecycle import AsyncClient, Duration, HasClient, seconds
+from casulo.client.records import Endpoint, Metrics, SandboxInfo, SandboxPage, parse
+from casulo.client.sessions import AsyncSessions
+from casulo.model.errors import (
+    CasuloError,
+    Code,
+    NotFound,
+    RuntimeFailure,
+    TimedOut,
+    Unauthenticated,
+)
+from casulo.model.sandbox import EXECD_PORT
+
+DEFAULT_IMAGE = "host"
+DEFAULT_TIMEOUT = 600.0
+DEFAULT_READY_TIMEOUT = 30.0
+HEALTH_TIMEOUT = 5.0
+_FIRST_POLL = 0.01
+_SLOWEST_POLL = 0.25
+
+
+class AsyncSandbox:
+    """A handle on one sandbox. Make it with `create` or `connect`, not directly.
+
+    As a context manager it kills, on leaving, a sandbox that it created; one that it only connected to stays.
+    """
+
+    def __init__(
+        self,
+        info: SandboxInfo,
+        client: AsyncClient,
+        *,
+        endpoint: Endpoint | None = None,
+        owns_client: bool = False,
+        created: bool = False,
+    ) -> None:
+        self.info = info
+        self._client = client
+        self._owns_client = owns_client
+        self._created = created
+        self._channel = Channel(
+            client.transport,
+            lambda: client.endpoint(info.id, EXECD_PORT),
+            client.connection.headers,
+            endpoint,
+        )
+        self.commands = AsyncCommands(self._channel)
+        self.files = AsyncFiles(self._channel)
+        self.sessions = AsyncSessions(self._channel)
+
+    @classmethod
+    async def create(
+        cls,
+        image: str | None = DEFAULT_IMAGE,
+        *,
+        entrypoint: Sequence[str] | None = None,
+        timeout: Duration | None = DEFAULT_TIMEOUT,
+        env: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        resources: Mapping[str, str] | None = None,
+        isolation: str | None = None,
+        extensions: Mapping[str, str] | None = None,
+        request: Mapping[str, Any] | None = None,
+        ready_timeout: Duration = DEFAULT_READY_TIMEOUT,
+        idempotency_key: str | None = None,
+        client: HasClient | None = None,
+        connection: Connection | None = None,
+    ) -> AsyncSandbox:
+        """Create a sandbox and return when it is ready for its first command.
+
+        `timeout` None keeps it until it is killed. `resources` are quantities such as {"cpu": "500m",
+        "memory": "1Gi"}. `request` adds members in wire form that have no argument here. What was made is
+        removed again when it does not become ready.
+        """
+        body = {
+            "image": {"uri": image} if image else None,
+            "entrypoint": list(entrypoint) if entrypoint else None,
+            "timeout": int(seconds("timeout", timeout)) if timeout is not None else None,
+            "env": dict(env or {}),
+            "metadata": dict(metadata or {}),
+            "resourceLimits": dict(resources or {}),
+            "extensions": _extensions(extensions, isolation),
+            **(request or {}),
+        }
+        limit = seconds("ready_timeout", ready_timeout)
+        used = client.async_client() if client else AsyncClient(connection)
+        try:
+            wire = {name: value for name, value in body.items() if value is not None}
+            info, endpoint = await _made(used, wire, idempotency_key, limit)
+            sandbox = cls(info, used, endpoint=endpoint, owns_client=client is None, created=True)
+            await sandbox._settle(limit)
+        except BaseException:
+            if client is None:
+                await used.close()
+            raise
+        return sandbox
+
+    @classmethod
+    async def connect(
+        cls,
+        sandbox_id: str,
+        *,
+        client: HasClient | None = None,
+        connection: Connection | None = None,
+    ) -> AsyncSandbox:
+        """A handle on a sandbox that exists; NotFound when it does not."""
+        used = client.async_client() if client else AsyncClient(connection)
+        try:
+            info = await used.get(sandbox_id)
+        except BaseException:
+            if client is None:
+                await used.close()
+            raise
+        return cls(info, used, owns_client=client is None)
+
+    @classmethod
+    async def list(
+        cls,
+        *,
+        states: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
+        page: int = 1,
+        page_size: int = 20,
+        client: HasClient | None = None,
+        connection: Connection | None = None,
+    ) -> SandboxPage:
+        """One page of the sandboxes in any of `states` that carry all of `metadata`, newest first."""
+        async with _borrowed(client, connection) as used:
+            return await used.list(states=states, metadata=metadata, page=page, page_size=page_size)
+
+    @classmethod
+    async def get(
+        cls, sandbox_id: str, *, client: HasClient | None = None, connection: Connection | None = None
+    ) -> SandboxInfo:
+        """The description of any sandbox."""
+        async with _borrowed(client, connection) as used:
+            return await used.get(sandbox_id)
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.info.id
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        try:
+            if self._created:
+                await asyncio.shield(self.kill())
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the connections that belong to this handle; the sandbox stays."""
+        if self._owns_client:
+            await self._client.close()
+
+    async def refresh(self) -> SandboxInfo:
+        """Ask the server how it is now; also kept as `info`."""
+        self.info = await self._client.get(self.id)
+        return self.info
+
+    async def kill(self) -> None:
+        """End and remove it. That it is gone already is no error."""
+        with contextlib.suppress(NotFound):
+            await self._client.kill(self.id)
+
+    async def renew(self, timeout: Duration) -> datetime:
+        """Let it live for `timeout` seconds from now; returns its new end."""
+        return await self._client.renew(self.id, timeout)
+
+    async def pause(self) -> None:
+        """Freeze its processes; they keep everything but get no time."""
+        await self._client.pause(self.id)
+        await self._until("Paused", DEFAULT_READY_TIMEOUT)
+
+    async def resume(self, *, ready_timeout: Duration = DEFAULT_READY_TIMEOUT) -> None:
+        """Let its processes go on; returns when it answers again."""
+        self._channel.forget()
+        await self._client.resume(self.id)
+        await self._until("Running", seconds("ready_timeout", ready_timeout))
+
+    async def patch_metadata(self, changes: Mapping[str, str | None]) -> SandboxInfo:
+        """Set the given keys, remove those whose value is None, leave the others."""
+        self.info = await self._client.patch_metadata(self.id, changes)
+        return self.info
+
+    async def endpoint(self, port: int, *, server_proxy: bool | None = None) -> Endpoint:
+        """Where a port that is listened on inside is reached from here."""
+        return await self._client.endpoint(self.id, port, server_proxy=server_proxy)
+
+    async def health(self) -> bool:
+        """Whether the daemon inside answers; False also when the sandbox is paused, ended or gone."""
+        try:
+            await self._channel.request("GET", "/ping", repeatable=False, timeout=HEALTH_TIMEOUT)
+        except Unauthenticated:
+            raise
+        except CasuloError:
+            return False
+        return True
+
+    async def metrics(self) -> Metrics:
+        """What it uses now, measured against its own limits."""
+        return parse(Metrics.read, (await self._channel.request("GET", "/metrics")).json())
+
+    async def _settle(self, limit: float) -> None:
+        """Wait until it is ready; remove it when it does not get there."""
+        try:
+            if self.info.state != "Running":
+                await self._until("Running", limit)
+            await self._channel.endpoint()
+        except BaseException:
+            with contextlib.suppress(CasuloError):  # the reason for removing it is the error to tell
+                await asyncio.shield(self.kill())
+            raise
+
+    async def _until(self, state: str, limit: float) -> None:
+        deadline, pause = time.monotonic() + limit, _FIRST_POLL
+        while (await self.refresh()).state != state:
+            if self.info.state in ("Failed", "Terminated"):
+                raise RuntimeFailure(
+                    f"sandbox {self.id} is {self.info.state}: {self.info.message or self.info.reason}",
+                    code=Code.SANDBOX_START_FAILED,
+                )
+            if time.monotonic() > deadline:
+                raise TimedOut(
+                    f"sandbox {self.id} is {self.info.state}, not {state}, after {limit:g} s",
+                    code=Code.SANDBOX_START_TIMEOUT,
+                )
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _SLOWEST_POLL)
+
+
+async def _made(
+    client: AsyncClient, wire: Mapping[str, Any], key: str | None, limit: float
+) -> tuple[SandboxInfo, Endpoint | None]:
+    """Create; when the caller leaves meanwhile, wait for the answer and remove what it made."""
+    timeout = max(limit, client.connection.request_timeout)
+    making = asyncio.ensure_future(client.create(wire, idempotency_key=key, timeout=timeout))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        with contextlib.suppress(CasuloError):  # nothing was made, or the server reaps it in time
+            info, _ = await making
+            await client.kill(info.id)
+        raise
+
+
+@contextlib.asynccontextmanager
+async def _borrowed(client: HasClient | None, connection: Connection | None) -> AsyncIterator[AsyncClient]:
+    if client is not None:
+        yield client.async_client()
+        return
+    async with AsyncClient(connection) as own:
+        yield own
+
+
+def _extensions(extensions: Mapping[str, str] | None, isolation: str | None) -> dict[str, str]:
+    chosen = {"casulo.isolation": isolation} if isolation else {}
+    return {**(extensions or {}), **chosen}

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The sync API, derived line by line from the async one; a test holds the two surfaces equal."""
+
+from __future__ import annotations
+
+from casulo.client.blocking import Twin, blocking, finishing, iterating, making
+from casulo.client.commands import AsyncCommands
+from casulo.client.connection import Connection
+from casulo.client.files import AsyncFiles
+from casulo.client.lifecycle import AsyncClient
+from casulo.client.records import SandboxInfo
+from casulo.client.sandbox import AsyncSandbox
+from casulo.client.sessions import AsyncSession, AsyncSessions
+
+
+class Client(Twin[AsyncClient]):
+    """See AsyncClient."""
+
+    def __init__(self, connection: Connection | None = None) -> None:
+        super().__init__(AsyncClient(connection))
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def connection(self) -> Connection:
+        """The resolved connection."""
+        return self._source.connection
+
+    def async_client(self) -> AsyncClient:
+        """The client that does the work."""
+        return self._source
+
+    close = blocking(AsyncClient.close)
+    health = blocking(AsyncClient.health)
+    version = blocking(AsyncClient.version)
+    create = blocking(AsyncClient.create)
+    list = blocking(AsyncClient.list)
+    get = blocking(AsyncClient.get)
+    kill = blocking(AsyncClient.kill)
+    pause = blocking(AsyncClient.pause)
+    resume = blocking(AsyncClient.resume)
+    renew = blocking(AsyncClient.renew)
+    patch_metadata = blocking(AsyncClient.patch_metadata)
+    endpoint = blocking(AsyncClient.endpoint)
+
+
+class Commands(Twin[AsyncCommands]):
+    """See AsyncCommands."""
+
+    run = blocking(AsyncCommands.run)
+    stream = iterating(AsyncCommands.stream)
+    start = blocking(AsyncCommands.start)
+    status = blocking(AsyncCommands.status)
+    logs = blocking(AsyncCommands.logs)
+    wait = blocking(AsyncCommands.wait)
+    interrupt = blocking(AsyncCommands.interrupt)
+
+
+class Files(Twin[AsyncFiles]):
+    """See AsyncFiles."""
+
+    def as_user(self, uid: int, gid: int) -> Files:
+        """The same files, reached with the rights of another user."""
+        return Files(self._source.as_user(uid, gid))
+
+    read = blocking(AsyncFiles.read)
+    read_bytes = blocking(AsyncFiles.read_bytes)
+    read_lines = blocking(AsyncFiles.read_lines)
+    stream = iterating(AsyncFiles.stream)
+    write = blocking(AsyncFiles.write)
+    write_many = blocking(AsyncFiles.write_many)
+    info = blocking(AsyncFiles.info)
+    info_many = blocking(AsyncFiles.info_many)
+    exists = blocking(AsyncFiles.exists)
+    list = blocking(AsyncFiles.list)
+    search = blocking(AsyncFiles.search)
+    replace = blocking(AsyncFiles.replace)
+    move = blocking(AsyncFiles.move)
+    delete = blocking(AsyncFiles.delete)
+    chmod = blocking(AsyncFiles.chmod)
+    mkdir = blocking(AsyncFiles.mkdir)
+    rmdir = blocking(AsyncFiles.rmdir)
+
+
+class Session(Twin[AsyncSession]):
+    """See AsyncSession."""
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.delete()
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._source.id
+
+    run = blocking(AsyncSession.run)
+    delete = blocking(AsyncSession.delete)
+
+
+class Sessions(Twin[AsyncSessions]):
+    """See AsyncSessions."""
+
+    def create(self, cwd: str | None = None) -> Session:
+        """A new session that begins in `cwd`."""
+        return Session(finishing(self._source.create)(cwd))
+
+    def attach(self, session_id: str) -> Session:
+        """A session that exists, by its id."""
+        return Session(self._source.attach(session_id))
+
+
+class Sandbox(Twin[AsyncSandbox]):
+    """See AsyncSandbox."""
+
+    def __init__(self, source: AsyncSandbox) -> None:
+        super().__init__(source)
+        self.commands = Commands(source.commands)
+        self.files = Files(source.files)
+        self.sessions = Sessions(source.sessions)
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._leave(*exc)
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._source.id
+
+    @property
+    def info(self) -> SandboxInfo:
+        """What the server last said about it."""
+        return self._source.info
+
+    create = staticmethod(making(lambda: Sandbox, AsyncSandbox.create))
+    connect = staticmethod(making(lambda: Sandbox, AsyncSandbox.connect))
+    list = staticmethod(finishing(AsyncSandbox.list))
+    get = staticmethod(finishing(AsyncSandbox.get))
+    close = blocking(AsyncSandbox.close)
+    refresh = blocking(AsyncSandbox.refresh)
+    kill = blocking(AsyncSandbox.kill)
+    renew = blocking(AsyncSandbox.renew)
+    pause = blocking(AsyncSandbox.pause)
+    resume = blocking(AsyncSandbox.resume)
+    patch_metadata = blocking(AsyncSandbox.patch_metadata)
+    endpoint = blocking(AsyncSandbox.endpoint)
+    health = blocking(AsyncSandbox.health)
+    metrics = blocking(AsyncSandbox.metrics)
+    _leave = blocking(AsyncSandbox.__aexit__)
