@@ -4,32 +4,81 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
+from casulo.control.context import Clock, Context, utc_now
+from casulo.control.expiry import Expiry
+from casulo.control.pauses import Pauses
+from casulo.control.reconcile import Reconciler
+from casulo.control.renewals import Renewals
 from casulo.control.settings import ControlSettings
-from casulo.model.draft import Draft
-from casulo.model.sandbox import Handle, Sandbox
+from casulo.control.starts import Claimed, Starts
+from casulo.control.stops import Stops
+from casulo.control.transitions import Reason, ended
+from casulo.model import labels
+from casulo.model.draft import Draft, complete, ends_at
+from casulo.model.errors import Code, Conflict, InvalidRequest, NotFound
+from casulo.model.sandbox import Exit, Handle, Sandbox, Spec
+from casulo.model.states import ENDED, State, Status
+from casulo.runtimes.base import Runtime
 from casulo.runtimes.registry import Registry
-from casulo.store.query import Page, Query
+from casulo.store.query import Claim, Page, Query
 from casulo.store.store import Store
+
+MAX_KEY_LENGTH = 255
+_CLOSE_SECONDS = 10.0
 
 
 class Lifecycle:
-    """Create, look at, change and end sandboxes. One object per server; errors are typed."""
+    """Create, look at, change and end sandboxes. One object per server; errors are typed.
 
-    def __init__(self, store: Store, runtimes: Registry, settings: ControlSettings) -> None:
-        self.store = store
-        self.runtimes = runtimes
-        self.settings = settings
+    The caller opens the store before and closes it after.
+    """
+
+    def __init__(
+        self, store: Store, runtimes: Registry, settings: ControlSettings, *, now: Clock = utc_now
+    ) -> None:
+        self._context = Context(store, runtimes, settings, now)
+        self._stops = Stops(self._context)
+        self._starts = Starts(self._context, self._stops)
+        self._pauses = Pauses(self._context)
+        self._reconciler = Reconciler(self._context, self._starts, self._stops)
+        chores = (self._stops.retry, self._reconciler.look_again)
+        self._expiry = Expiry(self._context, self._stops, chores)
+        self._renewals = Renewals(self._context, self._expiry)
+        self._expiring: asyncio.Task[None] | None = None
+
+    @property
+    def runtimes(self) -> Registry:
+        """The runtimes behind this service, for those who report on them."""
+        return self._context.runtimes
 
     async def open(self) -> None:
-        """Open the runtimes, make store and reality agree, start expiry. The store must be open."""
-        raise RuntimeError("being written")
+        """Open the runtimes, make store and reality agree, start expiry.
+
+        Unsupported says why the default runtime cannot work on this host.
+        """
+        await self._context.runtimes.open(self._exited)
+        await self._reconciler.run()
+        self._expiring = asyncio.get_running_loop().create_task(self._expiry.run(), name="expiry")
 
     async def close(self) -> None:
-        """Stop expiry, finish or undo what is in flight, close runtimes. Sandboxes keep running."""
-        raise RuntimeError("being written")
+        """Stop expiry, undo creates in flight, finish removals, close runtimes. Sandboxes keep running."""
+        if self._expiring:
+            self._expiring.cancel()
+            await asyncio.wait([self._expiring])
+        for sandbox_id in list(self._context.starting):
+            self._stops.begin(sandbox_id, Reason.SERVER_STOPPED)
+        await self._context.tasks.close(_CLOSE_SECONDS + self._context.settings.sandbox.stop_grace_seconds)
+        await self._context.runtimes.close()
+
+    async def settled(self) -> None:
+        """Wait until no background work is left: starts, removals, ends that were noticed."""
+        await self._context.tasks.settled()
 
     async def create(
         self, draft: Draft, *, idempotency_key: str | None = None, request_hash: str = ""
@@ -40,23 +89,42 @@ class Lifecycle:
         same key and hash give the same sandbox, also concurrently and after a restart; another hash
         is a Conflict (IDEMPOTENCY_CONFLICT).
         """
-        raise RuntimeError("being written")
+        if idempotency_key is None:
+            return await self._create(draft, None, "")
+        _check_key(idempotency_key)
+        while True:
+            claim = await self._context.store.claim(idempotency_key)
+            if claim is None:
+                try:
+                    return await self._create(draft, idempotency_key, request_hash)
+                except Claimed:
+                    continue
+            earlier = await self._earlier(claim, request_hash)
+            if earlier:
+                return earlier
 
     async def get(self, sandbox_id: str) -> Sandbox:
         """The sandbox, or NotFound."""
-        raise RuntimeError("being written")
+        return await self._context.get(sandbox_id)
 
     async def list(self, query: Query) -> Page:
         """One page, newest first."""
-        raise RuntimeError("being written")
+        return await self._context.store.list(query)
 
     async def delete(self, sandbox_id: str) -> None:
-        """Remove every trace; returns when done. NotFound when there is none (any more)."""
-        raise RuntimeError("being written")
+        """Remove every trace; returns when done. NotFound when there is none (any more).
+
+        The removal goes on when the caller goes away, and is tried again later when it fails.
+        """
+        await self._stops.stop(sandbox_id, Reason.DELETED)
 
     async def patch_metadata(self, sandbox_id: str, changes: Mapping[str, str | None]) -> Sandbox:
-        """Merge `changes`, None removes. Checks labels with the patch's own error codes."""
-        raise RuntimeError("being written")
+        """Merge `changes`, None removes. Checks labels with the patch's own error code."""
+        added = {key: value for key, value in changes.items() if value is not None}
+        labels.check(added, code=Code.INVALID_METADATA_LABEL)
+        for key in changes:
+            labels.check_key(key, code=Code.INVALID_METADATA_LABEL)
+        return await self._context.update(sandbox_id, lambda found: _merged(found, changes, added))
 
     async def renew(self, sandbox_id: str, until: datetime) -> datetime:
         """Set the end of life (aware datetime) and return it.
@@ -64,15 +132,22 @@ class Lifecycle:
         InvalidRequest (INVALID_EXPIRATION) when not in the future; Conflict (same code) when the
         sandbox has no automatic expiry.
         """
-        raise RuntimeError("being written")
+        return await self._renewals.renew(sandbox_id, until)
+
+    async def renew_on_access(self, sandbox_id: str) -> None:
+        """A proxied request happened: extend the life of a sandbox that asked for that.
+
+        Cheap to call on every request, and never an error for the request that caused it.
+        """
+        await self._renewals.accessed(sandbox_id)
 
     async def pause(self, sandbox_id: str) -> Sandbox:
         """Freeze; returns it Paused. Unsupported when its runtime cannot."""
-        raise RuntimeError("being written")
+        return await self._pauses.pause(sandbox_id)
 
     async def resume(self, sandbox_id: str) -> Sandbox:
         """Thaw; returns it Running."""
-        raise RuntimeError("being written")
+        return await self._pauses.resume(sandbox_id)
 
     async def endpoint(self, sandbox_id: str, port: int) -> Handle:
         """Where the sandbox's daemon is; `port` is only checked.
@@ -80,11 +155,97 @@ class Lifecycle:
         NotFound with ENDPOINT_NOT_READY while it starts, Conflict (SANDBOX_NOT_RUNNING) once it
         ended or is being deleted.
         """
-        raise RuntimeError("being written")
+        if not 1 <= port <= 65535:
+            raise InvalidRequest(
+                f"port {port} does not exist", code=Code.INVALID_PORT, hint="ports are 1 to 65535"
+            )
+        sandbox = await self._context.get(sandbox_id)
+        return _reachable(sandbox)
 
-    async def renew_on_access(self, sandbox_id: str) -> None:
-        """A proxied request happened: extend the life of a sandbox that asked for that.
+    async def _create(self, draft: Draft, key: str | None, request_hash: str) -> Sandbox:
+        runtime = self._context.runtimes.pick(draft)
+        able = runtime.capabilities
+        defaults = self._context.settings.defaults
+        spec = complete(draft, defaults, features=able.features, missing=able.missing)
+        runtime.check(spec)
+        sandbox = self._new(spec, draft, runtime)
+        claim = None if key is None else Claim(key, request_hash, sandbox.id)
+        created = await self._starts.run(sandbox, runtime, claim)
+        self._expiry.notice(created.expires_at)
+        return created
 
-        Cheap to call on every request, and never an error for the request that caused it.
-        """
-        raise RuntimeError("being written")
+    def _new(self, spec: Spec, draft: Draft, runtime: Runtime) -> Sandbox:
+        now = self._context.now()
+        return Sandbox(
+            id=str(uuid.uuid4()),
+            spec=spec,
+            status=Status(State.PENDING, Reason.STARTING, "", now),
+            created_at=now,
+            metadata=dict(draft.metadata),
+            expires_at=ends_at(now, spec.timeout_seconds),
+            runtime=runtime.name,
+        )
+
+    async def _earlier(self, claim: Claim, request_hash: str) -> Sandbox | None:
+        """The sandbox of a key used before; None when that create failed and the key is free again."""
+        if claim.request_hash != request_hash:
+            raise _key_conflict(claim, "was used before with another request")
+        launch = self._context.starting.get(claim.sandbox_id)
+        if launch:
+            return await asyncio.shield(launch.task)
+        sandbox = await self._context.store.get(claim.sandbox_id)
+        if sandbox and sandbox.status.state is not State.STOPPING:
+            return sandbox
+        removal = self._stops.running(claim.sandbox_id)
+        if removal:
+            await asyncio.wait([removal])
+        if await self._context.store.claim(claim.key) is None:
+            return None
+        raise _key_conflict(claim, "made a sandbox that was deleted since")
+
+    def _exited(self, sandbox_id: str, exit_: Exit | None) -> None:
+        self._context.tasks.spawn(self._note_exit(sandbox_id, exit_), f"exit of {sandbox_id}")
+
+    async def _note_exit(self, sandbox_id: str, exit_: Exit | None) -> None:
+        async with self._context.locks.hold(sandbox_id):
+            now = self._context.now()
+            await self._context.store.update(sandbox_id, lambda found: ended(found, exit_, now))
+
+
+def _merged(sandbox: Sandbox, changes: Mapping[str, str | None], added: Mapping[str, str]) -> Sandbox:
+    kept = {key: value for key, value in sandbox.metadata.items() if key not in changes}
+    return replace(sandbox, metadata={**kept, **added})
+
+
+def _reachable(sandbox: Sandbox) -> Handle:
+    state = sandbox.status.state
+    if state is State.PENDING:
+        raise NotFound(
+            f"sandbox {sandbox.id} is still starting",
+            code=Code.ENDPOINT_NOT_READY,
+            hint="ask again in a moment",
+        )
+    if state in ENDED or state is State.STOPPING or sandbox.handle is None:
+        raise Conflict(
+            f"sandbox {sandbox.id} is {state}: {sandbox.status.message or sandbox.status.reason}",
+            code=Code.SANDBOX_NOT_RUNNING,
+            hint="create another sandbox",
+        )
+    return sandbox.handle
+
+
+def _check_key(key: str) -> None:
+    if not key or len(key) > MAX_KEY_LENGTH or not key.isprintable():
+        raise InvalidRequest(
+            f"the idempotency key must have 1 to {MAX_KEY_LENGTH} printable characters",
+            code=Code.INVALID_PARAMETER,
+            hint="a random UUID is a good key",
+        )
+
+
+def _key_conflict(claim: Claim, why: str) -> Conflict:
+    return Conflict(
+        f"idempotency key {claim.key!r} {why}",
+        code=Code.IDEMPOTENCY_CONFLICT,
+        hint="use a new key for a new sandbox",
+    )

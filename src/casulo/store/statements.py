@@ -18,7 +18,7 @@ INSERT = sa.insert(sandboxes)
 REPLACE = (
     sa.update(sandboxes)
     .where(sandboxes.c.id == _id, sandboxes.c.version == sa.bindparam("read_version"))
-    .values({name: sa.bindparam(name) for name in sandboxes.c.keys() if name != "id"})  # noqa: SIM118
+    .values({column.name: sa.bindparam(column.name) for column in sandboxes.c if column.name != "id"})
 )
 DELETE = sa.delete(sandboxes).where(sandboxes.c.id == _id)
 

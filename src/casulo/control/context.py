@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""What the parts of the lifecycle service share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from casulo.control.settings import ControlSettings
+from casulo.control.tasks import Locks, Tasks
+from casulo.control.transitions import moved
+from casulo.model.errors import sandbox_not_found
+from casulo.model.sandbox import Sandbox
+from casulo.model.states import State
+from casulo.runtimes.registry import Registry
+from casulo.store.store import Change, Store
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """The wall clock; expiry is a promise about the calendar, also across restarts."""
+    return datetime.now(UTC)
+
+
+@dataclass
+class Launch:
+    """A start in flight. It is not interruptible while it undoes itself."""
+
+    task: asyncio.Task[Sandbox]
+    interruptible: bool = True
+
+
+@dataclass
+class Context:
+    """Collaborators, plus the starts in flight, which both starting and stopping must see."""
+
+    store: Store
+    runtimes: Registry
+    settings: ControlSettings
+    now: Clock = utc_now
+    tasks: Tasks = field(default_factory=Tasks)
+    locks: Locks = field(default_factory=Locks)
+    starting: dict[str, Launch] = field(default_factory=dict)
+
+    async def get(self, sandbox_id: str) -> Sandbox:
+        """The stored sandbox, or NotFound."""
+        sandbox = await self.store.get(sandbox_id)
+        if sandbox is None:
+            raise sandbox_not_found(sandbox_id)
+        return sandbox
+
+    async def update(self, sandbox_id: str, change: Change) -> Sandbox:
+        """The stored sandbox after an atomic change, or NotFound."""
+        sandbox = await self.store.update(sandbox_id, change)
+        if sandbox is None:
+            raise sandbox_not_found(sandbox_id)
+        return sandbox
+
+    async def move(
+        self, sandbox_id: str, wanted: State, reason: str, *, message: str = "", **changes: Any
+    ) -> Sandbox:
+        """Take the sandbox to another state, if the table has that step from where it is now."""
+        now = self.now()
+        return await self.update(
+            sandbox_id, lambda found: moved(found, wanted, reason, now, message=message, **changes)
+        )

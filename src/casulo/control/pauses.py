@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Freezing and thawing, through the ability that the sandbox's runtime offers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from casulo.control.context import Context
+from casulo.control.transitions import Reason, settled
+from casulo.model.errors import CasuloError, Code, RuntimeFailure, Unsupported
+from casulo.model.sandbox import Handle, Sandbox
+from casulo.model.states import State, require
+from casulo.runtimes.base import Pause, Runtime
+
+Act = Callable[[str, Handle], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One direction: the state on the way, the one at the end, and what to call a failure."""
+
+    name: str
+    via: State
+    to: State
+    via_reason: str
+    to_reason: str
+    failure: str
+
+
+_PAUSE = _Step(
+    "paused", State.PAUSING, State.PAUSED, Reason.PAUSING, Reason.PAUSED, Code.SANDBOX_PAUSE_FAILED
+)
+_RESUME = _Step(
+    "resumed", State.RESUMING, State.RUNNING, Reason.RESUMING, Reason.RUNNING, Code.SANDBOX_RESUME_FAILED
+)
+
+
+class Pauses:
+    """Each call runs to its end even when the caller goes away."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def pause(self, sandbox_id: str) -> Sandbox:
+        """Freeze; returns it Paused."""
+        return await self._context.tasks.run(
+            self._apply(sandbox_id, _PAUSE, lambda ability: ability.pause), f"pause {sandbox_id}"
+        )
+
+    async def resume(self, sandbox_id: str) -> Sandbox:
+        """Thaw; returns it Running."""
+        return await self._context.tasks.run(
+            self._apply(sandbox_id, _RESUME, lambda ability: ability.resume), f"resume {sandbox_id}"
+        )
+
+    async def _apply(self, sandbox_id: str, step: _Step, of: Callable[[Pause], Act]) -> Sandbox:
+        async with self._context.locks.hold(sandbox_id):
+            sandbox = await self._context.get(sandbox_id)
+            runtime = self._context.runtimes.named(sandbox.runtime)
+            act = of(_ability(runtime))
+            require(sandbox_id, sandbox.status.state, step.via)
+            moved = await self._context.move(sandbox_id, step.via, step.via_reason)
+            handle = _handle_of(moved)
+            try:
+                await act(sandbox_id, handle)
+            except Exception as error:  # whatever failed, the row must not stay halfway
+                await self._settle(runtime, sandbox_id, handle)
+                raise _failure(sandbox_id, step, error) from error
+            return await self._context.move(sandbox_id, step.to, step.to_reason)
+
+    async def _settle(self, runtime: Runtime, sandbox_id: str, handle: Handle) -> None:
+        reality = await runtime.inspect(sandbox_id, handle)
+        now = self._context.now()
+        await self._context.store.update(sandbox_id, lambda found: settled(found, reality, now))
+
+
+def _ability(runtime: Runtime) -> Pause:
+    if runtime.pause is not None:
+        return runtime.pause
+    raise Unsupported(
+        f"the runtime {runtime.name!r} cannot pause sandboxes on this host",
+        code=Code.NOT_SUPPORTED,
+        hint=runtime.capabilities.missing.get("pause", "`osb doctor` says what this host lacks for it"),
+    )
+
+
+def _handle_of(sandbox: Sandbox) -> Handle:
+    if sandbox.handle is None:
+        raise RuntimeFailure(f"sandbox {sandbox.id} is {sandbox.status.state} but was never started")
+    return sandbox.handle
+
+
+def _failure(sandbox_id: str, step: _Step, error: Exception) -> RuntimeFailure:
+    message = error.message if isinstance(error, CasuloError) else str(error) or type(error).__name__
+    hint = error.hint if isinstance(error, CasuloError) else ""
+    return RuntimeFailure(
+        f"sandbox {sandbox_id} could not be {step.name}: {message}", code=step.failure, hint=hint
+    )

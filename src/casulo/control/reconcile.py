@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""At start: make rows and reality agree after whatever happened while no server ran.
+
+Reality wins over what the row says of a live sandbox; intent wins over what is half done. One
+sandbox that cannot be judged is marked and logged, looked at again later, and never keeps the
+server from starting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from casulo.control.context import Context
+from casulo.control.starts import Starts
+from casulo.control.stops import Stops
+from casulo.control.transitions import Reason, noted, settled
+from casulo.model.errors import CasuloError
+from casulo.model.sandbox import Sandbox
+from casulo.model.states import ENDED, State
+from casulo.runtimes.base import Runtime
+
+_AT_ONCE = 16
+_INSPECT_SECONDS = 10.0
+_LOOK_AGAIN_SECONDS = 30.0
+_log = structlog.get_logger(__name__)
+
+
+class Reconciler:
+    """Judges every row and every trace once, and unclear ones again."""
+
+    def __init__(self, context: Context, starts: Starts, stops: Stops) -> None:
+        self._context = context
+        self._starts = starts
+        self._stops = stops
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._unclear: dict[str, float] = {}  # id -> when to look again, in loop time
+
+    async def run(self) -> None:
+        """Returns when all live sandboxes were looked at; starts and removals go on behind."""
+        rows = await self._context.store.all()
+        for runtime in self._context.runtimes.opened.values():
+            await self._remove_strangers(runtime, rows)
+        await asyncio.gather(*(self._judge(sandbox) for sandbox in rows))
+        _log.info("reconcile.done", sandboxes=len(rows))
+
+    def look_again(self) -> None:
+        """Judge once more, behind the scenes, what was unclear a while ago."""
+        now = asyncio.get_running_loop().time()
+        for sandbox_id in [key for key, when in self._unclear.items() if when <= now]:
+            del self._unclear[sandbox_id]
+            self._context.tasks.spawn(self._judge_again(sandbox_id), f"look again at {sandbox_id}")
+
+    async def _judge_again(self, sandbox_id: str) -> None:
+        sandbox = await self._context.store.get(sandbox_id)
+        if sandbox and sandbox.status.reason == Reason.UNKNOWN:
+            await self._judge(sandbox)
+
+    async def _remove_strangers(self, runtime: Runtime, rows: Sequence[Sandbox]) -> None:
+        """Traces without a row are of sandboxes whose removal was cut short after the row went."""
+        known = {sandbox.id for sandbox in rows}
+        try:
+            strangers = await runtime.list() - known
+        except Exception:  # a runtime that cannot look must not keep the others from their work
+            _log.exception("reconcile.list_failed", runtime=runtime.name)
+            return
+        for sandbox_id in strangers:
+            _log.warning("reconcile.stranger", sandbox=sandbox_id, runtime=runtime.name)
+            self._context.tasks.spawn(runtime.destroy(sandbox_id, None, 0), f"remove stranger {sandbox_id}")
+
+    async def _judge(self, sandbox: Sandbox) -> None:
+        state = sandbox.status.state
+        async with self._turns:
+            try:
+                if state is State.STOPPING:
+                    self._stops.begin(sandbox.id, sandbox.status.reason)
+                elif sandbox.expires_at is not None and sandbox.expires_at <= self._context.now():
+                    await self._stops.expire(sandbox.id)
+                elif state is State.PENDING:
+                    self._starts.again(sandbox, self._context.runtimes.named(sandbox.runtime))
+                elif state not in ENDED:
+                    await self._look(sandbox)
+            except Exception as error:  # one sandbox must not take the server down
+                await self._mark(sandbox, error)
+
+    async def _look(self, sandbox: Sandbox) -> None:
+        runtime = self._context.runtimes.named(sandbox.runtime)
+        if sandbox.handle is None:
+            raise ValueError(f"sandbox {sandbox.id} is {sandbox.status.state} without a handle")
+        async with asyncio.timeout(_INSPECT_SECONDS), self._context.locks.hold(sandbox.id):
+            reality = await runtime.inspect(sandbox.id, sandbox.handle)
+            now = self._context.now()
+            await self._context.store.update(sandbox.id, lambda found: settled(found, reality, now))
+
+    async def _mark(self, sandbox: Sandbox, error: Exception) -> None:
+        known: dict[str, Any] = {} if isinstance(error, CasuloError) else {"exc_info": error}
+        _log.error("reconcile.unclear", sandbox=sandbox.id, error=str(error), **known)
+        message = f"its true state could not be found out: {str(error) or type(error).__name__}"
+        self._unclear[sandbox.id] = asyncio.get_running_loop().time() + _LOOK_AGAIN_SECONDS
+        try:
+            await self._context.store.update(sandbox.id, lambda s: noted(s, Reason.UNKNOWN, message))
+        except CasuloError as second:
+            _log.error("reconcile.mark_failed", sandbox=sandbox.id, error=str(second))

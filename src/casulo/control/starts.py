@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Starting sandboxes: intent first, then a turn in the queue, then the runtime, then Running.
+
+A start is a task of the service, not of the request that wanted it. So it ends in one of two ways
+whatever happens to the request: the sandbox runs, or nothing of it is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from casulo.control.context import Context, Launch
+from casulo.control.stops import Stops
+from casulo.control.transitions import Reason, moved
+from casulo.model.draft import ends_at
+from casulo.model.errors import CasuloError, Code, Conflict, TimedOut
+from casulo.model.sandbox import Handle, Sandbox
+from casulo.model.states import State
+from casulo.runtimes.base import Runtime
+from casulo.store.query import Claim
+
+_Step = Callable[[], Awaitable[None]]
+_log = structlog.get_logger(__name__)
+
+
+class Claimed(Exception):
+    """Another request holds the idempotency key; nothing was recorded for this one."""
+
+
+class Starts:
+    """The queue of starts. At most so many run at once as the settings say; the rest wait in order."""
+
+    def __init__(self, context: Context, stops: Stops) -> None:
+        self._context = context
+        self._stops = stops
+        self._turns = asyncio.Semaphore(context.settings.sandbox.max_concurrent_starts)
+
+    async def run(self, sandbox: Sandbox, runtime: Runtime, claim: Claim | None) -> Sandbox:
+        """Record and start; Claimed when the key is taken.
+
+        When the caller goes away the sandbox is undone, unless a claim lets somebody find it later.
+        """
+        task = self._begin(sandbox, runtime, lambda: self._record(sandbox, claim))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if claim is None:
+                self._stops.begin(sandbox.id, Reason.CREATE_CANCELLED)
+            raise
+
+    def again(self, sandbox: Sandbox, runtime: Runtime) -> None:
+        """Start over what a server that is gone began: remove what there is of it, then create it."""
+        self._begin(sandbox, runtime, lambda: self._clear(sandbox, runtime))
+
+    def _begin(self, sandbox: Sandbox, runtime: Runtime, prepare: _Step) -> asyncio.Task[Sandbox]:
+        task = self._context.tasks.spawn(self._whole(sandbox, runtime, prepare), f"start {sandbox.id}")
+        self._context.starting[sandbox.id] = Launch(task)
+        task.add_done_callback(lambda _: self._context.starting.pop(sandbox.id))
+        return task
+
+    async def _whole(self, sandbox: Sandbox, runtime: Runtime, prepare: _Step) -> Sandbox:
+        try:
+            await prepare()
+            return await self._started(sandbox, runtime)
+        except asyncio.CancelledError:
+            raise _deleted(sandbox.id) from None  # only a stop cancels a start, and it undoes
+        except Claimed:
+            raise
+        except Exception as error:  # whatever failed, nothing may stay behind
+            if self._stops.running(sandbox.id):
+                raise _deleted(sandbox.id) from error
+            await self._undo(sandbox.id)
+            raise
+
+    async def _record(self, sandbox: Sandbox, claim: Claim | None) -> None:
+        if await self._context.store.insert(sandbox, claim):
+            raise Claimed
+
+    async def _clear(self, sandbox: Sandbox, runtime: Runtime) -> None:
+        _log.info("sandbox.started_over", sandbox=sandbox.id)
+        await runtime.destroy(sandbox.id, None, 0)
+
+    async def _started(self, sandbox: Sandbox, runtime: Runtime) -> Sandbox:
+        async with self._turns, self._context.locks.hold(sandbox.id):
+            handle = await self._within_limit(runtime.create(sandbox.id, sandbox.spec), sandbox.id)
+            now = self._context.now()
+            running = await self._context.update(sandbox.id, lambda s: _running(s, sandbox, handle, now))
+        _log.info("sandbox.running", sandbox=sandbox.id, seconds=(now - sandbox.created_at).total_seconds())
+        return running
+
+    async def _within_limit(self, create: Coroutine[Any, Any, Handle], sandbox_id: str) -> Handle:
+        limit = self._context.settings.sandbox.start_timeout_seconds
+        try:
+            async with asyncio.timeout(limit) as timer:
+                return await create
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            raise TimedOut(
+                f"sandbox {sandbox_id} did not start within {limit:g} s and was removed",
+                code=Code.SANDBOX_START_TIMEOUT,
+                hint="raise [sandbox] start_timeout_seconds if this machine needs longer",
+            ) from error
+
+    async def _undo(self, sandbox_id: str) -> None:
+        self._context.starting[sandbox_id].interruptible = False
+        try:
+            await self._stops.stop(sandbox_id, Reason.START_FAILED)
+        except CasuloError as error:  # the stop has logged it and will be tried again
+            _log.info("sandbox.undo_incomplete", sandbox=sandbox_id, code=error.code)
+
+
+def _running(found: Sandbox, recorded: Sandbox, handle: Handle, now: datetime) -> Sandbox:
+    """Its time begins when it runs, not when it joined the queue; a renewal meanwhile stands."""
+    ends = found.expires_at
+    if ends is not None and ends == recorded.expires_at:
+        ends = ends_at(now, found.spec.timeout_seconds)
+    return moved(found, State.RUNNING, Reason.RUNNING, now, handle=handle, expires_at=ends)
+
+
+def _deleted(sandbox_id: str) -> Conflict:
+    return Conflict(
+        f"sandbox {sandbox_id} was deleted while it was being created",
+        code=Code.SANDBOX_DELETED_DURING_CREATE,
+        hint="create another one if the deletion was not meant",
+    )
