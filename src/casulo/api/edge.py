@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The outermost layer: what holds for every request, whoever answers it in the end.
+
+It gives each request an id, lets in who may come in, hands proxied requests to the proxy and the
+others to the routes, and is the one place where an unforeseen exception ends.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from email.utils import formatdate
+
+import structlog
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from casulo.api import cors, errors
+from casulo.api.auth import OPEN_PATHS, KeyCheck
+from casulo.api.proxy.front import ProxyFront
+from casulo.api.proxy.headers import value_of
+from casulo.api.proxy.route import target_of
+from casulo.model.errors import CasuloError
+
+REQUEST_ID = b"x-request-id"
+
+_log = structlog.get_logger(__name__)
+
+
+class Edge:
+    """Wraps the routes; `keys` decides who may call them."""
+
+    def __init__(self, app: ASGIApp, *, keys: KeyCheck, proxy: ProxyFront) -> None:
+        self._app = app
+        self._keys = keys
+        self._proxy = proxy
+        self._clock = _Clock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, _Answer(scope, send, self._clock))
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        failure: Response | None = None
+        try:
+            await self._dispatch(scope, receive, answer)
+        except CasuloError as error:
+            failure = errors.response_to(error)
+        except Exception:
+            _log.exception("request.failed", request_id=answer.request_id, path=scope["path"])
+            failure = errors.unknown_error()
+        if failure is not None and not answer.started:
+            await failure(scope, receive, answer)
+
+    async def _dispatch(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        if cors.is_preflight(scope):
+            await Response()(scope, receive, _with_headers(answer, cors.preflight_headers(scope)))
+            return
+        target = target_of(scope)
+        if target is None or target.climbs:
+            self._require_key(scope)
+        if target is None:
+            await self._app(scope, receive, answer)
+        else:
+            await self._proxy.http(target, scope, receive, answer)
+
+    def _require_key(self, scope: Scope) -> None:
+        if scope["path"].removeprefix(scope.get("root_path", "")) not in OPEN_PATHS:
+            self._keys.require(scope["headers"])
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        target = target_of(scope)
+        if target is None:
+            await self._app(scope, receive, send)  # there is no other WebSocket: the router refuses it
+            return
+        try:
+            if target.climbs:
+                self._keys.require(scope["headers"])
+        except CasuloError as error:
+            await self._proxy.refuse(receive, send, error)
+        else:
+            await self._proxy.websocket(target, scope, receive, send)
+
+
+class _Clock:
+    """The value of the Date header, computed once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._text = b""
+
+    def date(self) -> bytes:
+        now = int(time.time())
+        if now != self._second:
+            self._second, self._text = now, formatdate(now, usegmt=True).encode()
+        return self._text
+
+
+class _Answer:
+    """A `send` that completes the head of whatever is answered."""
+
+    def __init__(self, scope: Scope, send: Send, clock: _Clock) -> None:
+        given = value_of(scope["headers"], REQUEST_ID)
+        self.request_id = (given or b"").strip().decode("latin-1") or uuid.uuid4().hex
+        self.started = False
+        self._scope = scope
+        self._send = send
+        self._clock = clock
+        scope.setdefault("state", {})["request_id"] = self.request_id
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            headers = list(message.get("headers", []))
+            if value_of(headers, REQUEST_ID) is None:
+                headers.append((REQUEST_ID, self.request_id.encode("latin-1")))
+            if value_of(headers, b"date") is None:
+                headers.append((b"date", self._clock.date()))
+            cors.add(self._scope, headers)
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+
+def _with_headers(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *headers]}
+        await send(message)
+
+    return wrapped

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""From what came over the wire to what the domain understands; what it cannot honour is refused here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from urllib.parse import parse_qsl
+
+from casulo.api.wire import CreateSandboxRequest
+from casulo.model.draft import Draft
+from casulo.model.errors import Code, InvalidRequest, Unsupported
+from casulo.model.sandbox import Platform
+from casulo.model.states import State
+
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_STATES = {state.lower(): state for state in State}
+_ISOLATED_SESSIONS = "bootstrap.execd.isolation"
+
+_REFUSED: list[tuple[Callable[[CreateSandboxRequest], object], str, str, str]] = [
+    (
+        lambda r: (r.snapshotId or "").strip(),
+        Code.SNAPSHOT_NOT_IMPLEMENTED,
+        "snapshotId: this server cannot restore snapshots",
+        "create the sandbox from an image",
+    ),
+    (
+        lambda r: r.templateId,
+        Code.TEMPLATE_NOT_SUPPORTED,
+        "templateId: this server has no templates",
+        "create the sandbox from an image",
+    ),
+    (
+        lambda r: r.pooled,
+        Code.UNSUPPORTED_POOL_REF,
+        "extensions.poolRef: this server keeps no sandbox pools",
+        "leave poolRef out; creating a sandbox is fast",
+    ),
+    (
+        lambda r: r.image is not None and r.image.auth,
+        Code.NOT_SUPPORTED,
+        "image.auth: this server cannot use registry credentials from a request",
+        "use an image that needs none",
+    ),
+    (
+        lambda r: r.networkPolicy is not None,
+        Code.NOT_SUPPORTED,
+        "networkPolicy: this server cannot enforce a policy per sandbox",
+        "leave it out; [local] outbound = false closes the network of all sandboxes",
+    ),
+    (
+        lambda r: r.credentialProxy and r.credentialProxy.enabled,
+        Code.NOT_SUPPORTED,
+        "credentialProxy: this server cannot inject credentials",
+        "leave it out",
+    ),
+    (
+        lambda r: r.secureAccess,
+        Code.NOT_SUPPORTED,
+        "secureAccess: this server has no secured endpoints",
+        "leave it out; the daemon of every sandbox is guarded by a token of its own anyway",
+    ),
+    (
+        lambda r: r.volumes,
+        Code.VOLUME_UNSUPPORTED,
+        "volumes: this server cannot mount volumes",
+        "upload what the sandbox needs",
+    ),
+    (
+        lambda r: any((r.lifecycle or {}).values()),
+        Code.NOT_SUPPORTED,
+        "lifecycle: this server runs no hooks",
+        "run the commands yourself once the sandbox is there",
+    ),
+    (
+        lambda r: (r.extensions or {}).get(_ISOLATED_SESSIONS) == "enable",
+        Code.NOT_SUPPORTED,
+        f"extensions.{_ISOLATED_SESSIONS}: this server's sandboxes have no isolated sessions",
+        "leave it out, and use one sandbox per session",
+    ),
+]
+
+
+def draft_of(request: CreateSandboxRequest) -> Draft:
+    """The domain's form of a create request. Raises Unsupported for what only later versions can do."""
+    for asked_for, code, message, hint in _REFUSED:
+        if asked_for(request):
+            raise Unsupported(message, code=code, hint=hint)
+    assert request.image is not None  # every other source was refused
+    return Draft(
+        image=request.image.uri,
+        entrypoint=tuple(request.entrypoint) if request.entrypoint is not None else None,
+        resource_limits=request.resourceLimits or {},
+        env={key: value for key, value in (request.env or {}).items() if value is not None},
+        metadata=request.metadata or {},
+        extensions=request.extensions or {},
+        platform=Platform(request.platform.os, request.platform.arch) if request.platform else None,
+        timeout_seconds=request.timeout,
+    )
+
+
+def states_of(texts: Iterable[str]) -> frozenset[State] | None:
+    """The states of a list filter, in any case. None when only states are asked for that no sandbox has."""
+    wanted = [text.strip().lower() for text in texts]
+    known = frozenset(_STATES[text] for text in wanted if text in _STATES)
+    return None if wanted and not known else known
+
+
+def metadata_filter(texts: Iterable[str]) -> dict[str, str]:
+    """The pairs of a metadata filter: a query string inside a query parameter, encoded once more."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        for key, value in _pairs(text):
+            if pairs.setdefault(key, value) != value:
+                raise _malformed(f"{key!r} is given two values")
+    return pairs
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    if not text:
+        return []
+    if _BAD_ESCAPE.search(text):
+        raise _malformed("'%' is not followed by two hexadecimal digits")
+    try:
+        return parse_qsl(text, keep_blank_values=True, strict_parsing=True, errors="strict")
+    except ValueError as error:  # a character that is not UTF-8 is one of these
+        raise _malformed(str(error)) from None
+
+
+def _malformed(what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"metadata filter: {what}",
+        code=Code.INVALID_METADATA_FORMAT,
+        hint="write key=value&key=value, percent-encode each key and value, then encode the whole",
+    )
+
+
+def port_of(text: str) -> int:
+    """A port from a path segment."""
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 65536):
+        raise InvalidRequest(f"{text!r} is not a port", code=Code.INVALID_PORT, hint="use 1 to 65535")
+    return int(text)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Diagnostics: JSON when a scope is named, plain text (the older form) when not."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel
+
+from casulo.api.diagnostics import Excerpt, entrypoint_log, events_of, inspection
+from casulo.api.routes import respond
+from casulo.api.routes.context import context
+from casulo.model.errors import Code, InvalidRequest, Unsupported
+
+router = APIRouter(tags=["Diagnostics"])
+
+_TEXT = "text/plain; charset=utf-8"
+_SCOPES = {"logs": ("container", "all"), "events": ("runtime", "all")}
+
+
+class Diagnostics(BaseModel):
+    """An excerpt, delivered inside the answer."""
+
+    sandboxId: str
+    kind: Literal["logs", "events"]
+    scope: str
+    delivery: Literal["inline"] = "inline"
+    contentType: str = _TEXT
+    truncated: bool
+    content: str
+    contentLength: int
+
+
+@router.get(
+    "/sandboxes/{sandbox_id}/diagnostics/logs", response_model=Diagnostics, responses=respond.errors(400, 404)
+)
+async def logs(
+    request: Request,
+    sandbox_id: str,
+    scope: str | None = None,
+    tail: Annotated[int, Query(ge=1, le=10000)] = 100,
+    since: str | None = None,
+) -> Response:
+    """What the entrypoint wrote: its last lines."""
+    _check_scope("logs", scope)
+    if since is not None:
+        raise Unsupported(
+            "since: the entrypoint's output is kept as it was written, without times",
+            code=Code.NOT_SUPPORTED,
+            hint="ask for a number of lines with tail",
+        )
+    state = context(request)
+    await state.lifecycle.get(sandbox_id)
+    found = await entrypoint_log(state.settings.data_dir, sandbox_id, tail)
+    return _answer("logs", sandbox_id, scope, found)
+
+
+@router.get(
+    "/sandboxes/{sandbox_id}/diagnostics/events",
+    response_model=Diagnostics,
+    responses=respond.errors(400, 404),
+)
+async def events(
+    request: Request,
+    sandbox_id: str,
+    scope: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> Response:
+    """The turns of the sandbox's life that its record still shows."""
+    _check_scope("events", scope)
+    lines = events_of(await context(request).lifecycle.get(sandbox_id))
+    found = Excerpt("".join(f"{line}\n" for line in lines[-limit:]), len(lines) > limit)
+    return _answer("events", sandbox_id, scope, found)
+
+
+@router.get("/sandboxes/{sandbox_id}/diagnostics/inspect", response_model=None, responses=respond.errors(404))
+async def inspect(request: Request, sandbox_id: str) -> Response:
+    """The whole record."""
+    return _text(inspection(await context(request).lifecycle.get(sandbox_id)) + "\n")
+
+
+@router.get("/sandboxes/{sandbox_id}/diagnostics/summary", response_model=None, responses=respond.errors(404))
+async def summary(
+    request: Request,
+    sandbox_id: str,
+    tail: Annotated[int, Query(ge=1, le=10000)] = 50,
+    event_limit: Annotated[int, Query(ge=1, le=500)] = 20,
+) -> Response:
+    """Record, events and output in one text."""
+    state = context(request)
+    sandbox = await state.lifecycle.get(sandbox_id)
+    found = await entrypoint_log(state.settings.data_dir, sandbox_id, tail)
+    parts = {
+        "inspect": inspection(sandbox),
+        "events": "\n".join(events_of(sandbox)[-event_limit:]),
+        "logs": found.text,
+    }
+    return _text("\n".join(f"== {title} ==\n{text.rstrip()}\n" for title, text in parts.items()))
+
+
+def _check_scope(kind: str, scope: str | None) -> None:
+    if scope is not None and scope not in _SCOPES[kind]:
+        raise InvalidRequest(
+            f"{kind} have no scope {scope!r}",
+            code=Code.DIAGNOSTICS_SCOPE_UNSUPPORTED,
+            hint=f"use one of: {', '.join(_SCOPES[kind])}",
+        )
+
+
+def _answer(kind: Literal["logs", "events"], sandbox_id: str, scope: str | None, found: Excerpt) -> Response:
+    if scope is None:
+        return _text(found.text)
+    body = Diagnostics(
+        sandboxId=sandbox_id,
+        kind=kind,
+        scope=scope,
+        truncated=found.truncated,
+        content=found.text,
+        contentLength=len(found.text.encode()),
+    )
+    return respond.model(body)
+
+
+def _text(text: str) -> Response:
+    return Response(text, media_type=_TEXT, headers={"Deprecation": "true"})

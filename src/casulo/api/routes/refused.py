@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Routes of the protocol that this version cannot serve. Each says so, in the caller's terms."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from casulo.api.routes import respond
+from casulo.model.errors import Code, Unsupported
+
+router = APIRouter(tags=["Not supported"], responses=respond.errors(501))
+
+_SNAPSHOTS = [
+    ("POST", "/sandboxes/{sandbox_id}/snapshots"),
+    ("GET", "/snapshots"),
+    ("GET", "/snapshots/{snapshot_id}"),
+    ("DELETE", "/snapshots/{snapshot_id}"),
+]
+_TEMPLATES = [
+    ("POST", "/templates"),
+    ("GET", "/templates"),
+    ("GET", "/templates/{template_id}"),
+    ("DELETE", "/templates/{template_id}"),
+]
+_POOLS = [
+    ("POST", "/pools"),
+    ("GET", "/pools"),
+    ("GET", "/pools/{name}"),
+    ("PUT", "/pools/{name}"),
+    ("DELETE", "/pools/{name}"),
+]
+_POLICY = "/sandboxes/{sandbox_id}/networkpolicy"
+_POLICIES = [(method, _POLICY) for method in ("GET", "PUT", "PATCH", "DELETE")]
+
+
+async def snapshots() -> None:
+    """Snapshots are not supported."""
+    raise Unsupported(
+        "this server cannot make or keep snapshots",
+        code=Code.SNAPSHOT_NOT_IMPLEMENTED,
+        hint="download what you need from the sandbox before you delete it",
+    )
+
+
+async def templates() -> None:
+    """Templates are not supported."""
+    raise Unsupported(
+        "this server has no templates",
+        code=Code.TEMPLATE_NOT_SUPPORTED,
+        hint="create sandboxes from an image",
+    )
+
+
+async def pools() -> None:
+    """Server-side pools are not supported."""
+    raise Unsupported(
+        "this server keeps no sandbox pools",
+        code=Code.POOL_NOT_SUPPORTED,
+        hint="create sandboxes when they are needed, or use a client-side pool",
+    )
+
+
+async def network_policy() -> None:
+    """Network policies are not supported."""
+    raise Unsupported(
+        "this server cannot enforce a network policy per sandbox",
+        code=Code.NETWORK_POLICY_NOT_SUPPORTED,
+        hint="[local] outbound = false closes the network of all sandboxes",
+    )
+
+
+def _operation_id(method: str, path: str) -> str:
+    return "_".join([method.lower(), *(part.strip("{}") for part in path.strip("/").split("/"))])
+
+
+for _endpoint, _routes in (
+    (snapshots, _SNAPSHOTS),
+    (templates, _TEMPLATES),
+    (pools, _POOLS),
+    (network_policy, _POLICIES),
+):
+    for _method, _path in _routes:
+        router.add_api_route(
+            _path,
+            _endpoint,
+            methods=[_method],
+            response_model=None,
+            operation_id=_operation_id(_method, _path),
+        )
