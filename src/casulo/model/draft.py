@@ -32,6 +32,9 @@ HOST_IMAGE = "host"
 
 _OWN_EXTENSIONS = (ISOLATION, RUNTIME)
 _RESOURCES = ("cpu", "memory", "pids", "shm", "disk", "gpu")
+_NEEDED_FEATURE = {"disk": "limits.disk", "gpu": "gpu"}
+"""Resources that only some runtimes can limit or give, and the feature by which they declare it."""
+
 _PLATFORMS = {"os": ("linux", "windows"), "arch": ("amd64", "arm64")}
 _RENEW_RANGE = range(300, 86401)
 
@@ -171,11 +174,12 @@ def _check_declared(limits: Mapping[str, str], features: Collection[str], missin
     for name in limits:
         if name not in _RESOURCES:
             raise _invalid(f"resourceLimits: unknown resource {name!r}", _RESOURCES, name)
-        if name in ("disk", "gpu") and name not in features:
+        needed = _NEEDED_FEATURE.get(name)
+        if needed and needed not in features:
             raise Unsupported(
-                f"resourceLimits: this server cannot give a sandbox a {name} limit",
+                f"resourceLimits: {name} is not available here",
                 code=Code.NOT_SUPPORTED,
-                hint=missing.get(name, f"leave {name} out; `osb doctor` lists what this host can do"),
+                hint=missing.get(needed, f"leave {name} out; `osb doctor` lists what this host can do"),
             )
 
 
