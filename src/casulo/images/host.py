@@ -84,10 +84,11 @@ class HostImage:
     workdir: str = WORKDIR
 
 
-def prepare(store: Path, owner: int, resolvers: tuple[str, ...]) -> HostImage:
+def prepare(store: Path, owner: int | None, resolvers: tuple[str, ...]) -> HostImage:
     """Build the tree below `store` unless one of the same content is there already.
 
-    `owner` is the host uid that is root inside; `resolvers` go into resolv.conf.
+    `owner` is the host uid that is root inside, None when everything shall belong to the server's
+    own user. `resolvers` go into resolv.conf.
     """
     entries = list(_plan(resolvers))
     digest = hashlib.sha256(repr((owner, entries)).encode()).hexdigest()[:16]
@@ -153,9 +154,10 @@ def _copied(source: Path, path: str) -> Iterator[Entry]:
         yield Entry(path, stat.S_IMODE(status.st_mode) & 0o755, content=source.read_bytes())
 
 
-def _write(root: Path, entries: list[Entry], owner: int) -> None:
+def _write(root: Path, entries: list[Entry], owner: int | None) -> None:
     root.mkdir(parents=True)
-    os.chown(root, owner, owner)
+    if owner is not None:
+        os.chown(root, owner, owner)
     for entry in entries:
         path = root / entry.path
         if entry.target is not None:
@@ -164,6 +166,7 @@ def _write(root: Path, entries: list[Entry], owner: int) -> None:
             path.write_bytes(entry.content)
         else:
             path.mkdir(exist_ok=True)
-        os.lchown(path, owner + entry.uid, owner + entry.uid)
+        if owner is not None:
+            os.lchown(path, owner + entry.uid, owner + entry.uid)
         if entry.target is None:
             path.chmod(entry.mode)

@@ -77,6 +77,10 @@ class Slots:
         """Number of prepared slots."""
         return len(self._ready)
 
+    def at(self, index: int) -> Slot:
+        """The names and addresses of slot `index`."""
+        return self._plan.slot(index)
+
     def restore(self, indexes: set[int]) -> None:
         """Keep the slots of living sandboxes and remove every other trace of an earlier server."""
         self._plan.folder.mkdir(parents=True, exist_ok=True)

@@ -45,16 +45,21 @@ class Bind:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Everything that differs between two containers."""
+    """Everything that differs between two containers.
+
+    `network_namespace` None is an empty network. `clone3` is allowed only where the user namespace
+    is closed to further ones.
+    """
 
     sandbox_id: str
     hostname: str
     rootfs: Path
-    network_namespace: Path
+    network_namespace: Path | None
     resources: Resources
     architecture: str
     binds: tuple[Bind, ...] = ()
     user_namespace: Path | None = None
+    clone3: bool = False
     id_base: int = 0
     cgroup_name: str = ""
     max_open_files: int = 4096
@@ -91,7 +96,7 @@ class Bundle:
             "resources": self._resources(),
             "maskedPaths": list(_MASKED),
             "readonlyPaths": list(_READ_ONLY),
-            "seccomp": seccomp.profile(self.architecture, clone3=self.user_namespace is not None),
+            "seccomp": seccomp.profile(self.architecture, clone3=self.clone3),
         }
         if self.user_namespace:
             mapping = [{"containerID": 0, "hostID": self.id_base, "size": ID_RANGE}]
@@ -100,7 +105,9 @@ class Bundle:
 
     def _namespaces(self) -> list[dict[str, str]]:
         own = [{"type": name} for name in ("pid", "mount", "uts", "ipc", "cgroup")]
-        network = {"type": "network", "path": str(self.network_namespace)}
+        network = {"type": "network"}
+        if self.network_namespace:
+            network["path"] = str(self.network_namespace)
         user = [{"type": "user", "path": str(self.user_namespace)}] if self.user_namespace else []
         return [*user, *own, network]
 

@@ -113,8 +113,7 @@ class Group:
     def _create_v2(self, path: Path, owner: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.layout.mode == "v2":
-            for ancestor in (path.parent.parent.parent, path.parent.parent, path.parent):
-                _write(ancestor / "cgroup.subtree_control", "+memory +cpu +pids")
+            _hand_down(path.parent, {*_LIMITING})
         for folder in (path, path / "daemon", path / "run"):
             folder.mkdir(exist_ok=True)
         # The kernel asks for write access at the common ancestor of both ends of a move.
@@ -243,6 +242,17 @@ def remove_empty(layout: Layout, parent: str) -> None:
         for folder in (point / parent, (point / parent).parent):
             with contextlib.suppress(OSError):  # in use by another server, or never made here
                 folder.rmdir()
+
+
+def _hand_down(folder: Path, controllers: set[str]) -> None:
+    """Enable controllers for the children of `folder`, and of its ancestors before it."""
+    control = folder / "cgroup.subtree_control"
+    missing = controllers - set(control.read_text().split())
+    if not missing:
+        return
+    if (folder.parent / "cgroup.subtree_control").exists():
+        _hand_down(folder.parent, controllers)
+    _write(control, " ".join(f"+{name}" for name in sorted(missing)))
 
 
 def _write(path: Path, value: str) -> None:

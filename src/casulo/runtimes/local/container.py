@@ -20,6 +20,7 @@ from pathlib import Path
 
 from casulo import linux
 from casulo.model.errors import Code, RuntimeFailure, TimedOut
+from casulo.runtimes.local import rootless
 from casulo.runtimes.local.bundle import Bundle
 from casulo.runtimes.local.cgroups import Group
 from casulo.runtimes.local.host import Host
@@ -63,6 +64,11 @@ class Folder:
     def slot(self) -> Path:
         """Number of the network slot, written before it is used."""
         return self.path / "slot"
+
+    @property
+    def socket(self) -> Path:
+        """Where the daemon listens when the sandbox has no network of its own."""
+        return self.path / "socket" / "execd"
 
     @property
     def pid(self) -> Path:
@@ -114,32 +120,53 @@ class Container:
         return int(self.folder.pid.read_text())
 
     def _launch(self, boot: int, log: int, entrances: list[int]) -> subprocess.Popen[bytes]:
-        self._assemble()
-        command = _command(self.host, self.bundle.sandbox_id, self.folder, entrances)
-        return subprocess.Popen(command, stdin=boot, stdout=log, stderr=log, pass_fds=entrances, cwd="/")
+        inner = self._oci_command()
+        if self.host.rootless:
+            inner = self._wrapped(inner)
+            linux.unshare(linux.CLONE_FS)
+            os.chdir(self.folder.path)
+        else:
+            self._assemble()
+        groups = " ".join(map(str, entrances))
+        command = ["/bin/sh", "-c", _ENTER_GROUPS, "sh", groups, *inner]
+        return subprocess.Popen(command, stdin=boot, stdout=log, stderr=log, pass_fds=entrances)
+
+    def _oci_command(self) -> list[str]:
+        oci = [str(self.host.oci_runtime), "--root", str(self.host.run / "oci")]
+        if self.host.is_crun:
+            oci.append("--cgroup-manager=disabled")
+        paths = ["--bundle", str(self.folder.path), "--pid-file", str(self.folder.pid)]
+        return [*oci, "run", "--detach", *paths, self.bundle.sandbox_id]
 
     def _assemble(self) -> None:
         host = self.host
         linux.private_mounts()
-        if host.is_crun and host.layout.mode == "hybrid" and host.layout.v2:
-            # crun refuses hosts that have both versions, even when it is told to manage neither.
+        if self._hides_v2:
             linux.bind(str(host.run / "hidden"), str(host.layout.v2))
         # The daemon may be installed where the sandbox's users cannot go, such as below /root.
         linux.bind(str(self.daemon), str(host.run / "execd"))
-        # Relative, since /proc/mounts shows these words inside. The new mount namespace came with a
-        # working directory of this thread's own.
         os.chdir(self.folder.path)
+        flags = linux.MS_NODEV | linux.MS_NOSUID
+        linux.mount("overlay", str(host.run / "rootfs"), "overlay", flags, self._layers)
+
+    def _wrapped(self, command: list[str]) -> list[str]:
+        """The same assembly, done by a shell in a user namespace, where an ordinary user may mount."""
+        run = self.host.run
+        over = str(self.host.layout.v2) if self._hides_v2 else ""
+        places = [run / "hidden", over, self.daemon, run / "execd", run / "rootfs", self._layers]
+        script = ["sh", "-c", rootless.SCRIPT, "sh", *map(str, places)]
+        return [*rootless.WRAPPER, *script, *command]
+
+    @property
+    def _hides_v2(self) -> bool:
+        """crun refuses hosts that have both versions, even when it is told to manage neither."""
+        return self.host.is_crun and self.host.layout.mode == "hybrid"
+
+    @property
+    def _layers(self) -> str:
+        """Relative to the sandbox's folder, since /proc/mounts shows these words inside."""
         lower = os.path.relpath(self.lower, self.folder.path)
-        layers = f"lowerdir={lower},upperdir=upper,workdir=work"
-        linux.mount("overlay", str(host.run / "rootfs"), "overlay", linux.MS_NODEV | linux.MS_NOSUID, layers)
-
-
-def _command(host: Host, sandbox_id: str, folder: Folder, entrances: list[int]) -> list[str]:
-    oci = [str(host.oci_runtime), "--root", str(host.run / "oci")]
-    if host.is_crun:
-        oci.append("--cgroup-manager=disabled")
-    run = ["run", "--detach", "--bundle", str(folder.path), "--pid-file", str(folder.pid), sandbox_id]
-    return ["/bin/sh", "-c", _ENTER_GROUPS, "sh", " ".join(map(str, entrances)), *oci, *run]
+        return f"lowerdir={lower},upperdir=upper,workdir=work"
 
 
 def _await(process: subprocess.Popen[bytes], host: Host, folder: Folder, timeout: float) -> None:

@@ -23,7 +23,7 @@ from casulo.model.errors import CasuloError
 from casulo.model.sandbox import Resources
 from casulo.network import filter as packet_filter
 from casulo.network.slots import Plan, build, destroy
-from casulo.runtimes.local import cgroups, host
+from casulo.runtimes.local import cgroups, host, rootless
 from casulo.runtimes.local.settings import LocalSettings
 
 
@@ -106,8 +106,10 @@ def _kernel() -> str:
 
 
 def _privileges() -> str:
-    host.require_root()
-    return f"uid {os.geteuid()} with CAP_SYS_ADMIN and CAP_NET_ADMIN"
+    if host.is_privileged():
+        return f"uid {os.geteuid()} with CAP_SYS_ADMIN and CAP_NET_ADMIN"
+    rootless.require("auto")
+    return f"uid {os.geteuid()} without root: sandboxes get a user namespace and no network"
 
 
 def _oci_runtime(settings: LocalSettings) -> str:

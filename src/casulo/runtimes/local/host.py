@@ -3,7 +3,8 @@
 """What the local runtime sets up on this machine once, before the first sandbox.
 
 All of it is named after one server instance, i.e. after its data directory, so that several
-servers share a machine without seeing each other's things:
+servers share a machine without seeing each other's things. Without root, the folder is below
+$XDG_RUNTIME_DIR or the data directory, and there are no namespaces to keep in it.
 
     /run/casulo/<instance>/netns/<n>   network namespaces of slots
                           /userns      the user namespace that all sandboxes are in
@@ -28,7 +29,7 @@ from pathlib import Path
 from casulo import linux
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
 from casulo.network.filter import ANY_SANDBOX
-from casulo.runtimes.local import cgroups
+from casulo.runtimes.local import cgroups, rootless
 from casulo.runtimes.local.bundle import ID_RANGE
 from casulo.runtimes.local.settings import LocalSettings
 
@@ -46,9 +47,11 @@ class Host:
     run: Path
     data: Path
     layout: cgroups.Layout
+    cgroup_parent: str
     oci_runtime: Path
     user_namespace: Path | None
     max_open_files: int
+    rootless: bool = False
 
     @property
     def is_crun(self) -> bool:
@@ -58,12 +61,14 @@ class Host:
     @property
     def id_base(self) -> int:
         """Host uid of the sandboxes' root."""
+        if self.rootless:
+            return os.geteuid()
         return ID_BASE if self.user_namespace else 0
 
     @property
-    def cgroup_parent(self) -> str:
-        """Path, below every cgroup mount, of this server's groups."""
-        return f"casulo/{self.instance}"
+    def closed_to_namespaces(self) -> bool:
+        """Whether the sandboxes' user namespace allows no further ones."""
+        return self.rootless or self.user_namespace is not None
 
     @property
     def sandboxes(self) -> Path:
@@ -87,34 +92,34 @@ def instance_of(data: Path) -> str:
 
 def prepare(settings: LocalSettings, data: Path) -> Host:
     """Set the machine up; Unsupported says what is missing and how to get it."""
-    require_root()
-    runtime = find_oci_runtime(settings.oci_runtime)
+    privileged = is_privileged()
+    if not privileged:
+        rootless.require(settings.userns)
     instance = instance_of(data)
-    run = Path("/run/casulo") / instance
+    run = (Path("/run") if privileged else rootless.runtime_folder(data)) / "casulo" / instance
     for name in ("netns", "rootfs", "hidden", "oci"):
         (run / name).mkdir(parents=True, exist_ok=True)
     (run / "execd").touch()
     data.joinpath("sandboxes").mkdir(parents=True, exist_ok=True)
+    runtime = find_oci_runtime(settings.oci_runtime if privileged else "crun")
+    layout = cgroups.detect()
+    parent = "casulo" if privileged else rootless.cgroup_parent(layout)
     return Host(
         instance=instance,
         run=run,
         data=data,
-        layout=cgroups.detect(),
+        layout=layout,
+        cgroup_parent=f"{parent}/{instance}",
         oci_runtime=runtime,
-        user_namespace=_user_namespace(settings, runtime, run / "userns"),
+        user_namespace=_user_namespace(settings, runtime, run / "userns") if privileged else None,
         max_open_files=min(MAX_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
+        rootless=not privileged,
     )
 
 
-def require_root() -> None:
-    """Unsupported unless this process may administrate the machine's namespaces and network."""
-    lacking = [name for name in ("CAP_SYS_ADMIN", "CAP_NET_ADMIN") if not linux.has_capability(name)]
-    if lacking:
-        raise Unsupported(
-            f"the local runtime needs {' and '.join(lacking)}, which this process does not have",
-            code=Code.HOST_UNSUPPORTED,
-            hint="run `osb server` as root (for example with sudo)",
-        )
+def is_privileged() -> bool:
+    """Whether this process may administrate the machine's namespaces and network."""
+    return linux.has_capability("CAP_SYS_ADMIN") and linux.has_capability("CAP_NET_ADMIN")
 
 
 def find_oci_runtime(wanted: str) -> Path:

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,14 +26,14 @@ from casulo.images import daemon
 from casulo.images import host as host_image
 from casulo.model.draft import HOST_IMAGE
 from casulo.model.errors import CasuloError, Code, RuntimeFailure, Unsupported
-from casulo.model.sandbox import EXECD_PORT, Exit, Handle, Isolation, Spec
-from casulo.network import filter as packet_filter
-from casulo.network.slots import Plan, Slot, Slots
+from casulo.model.sandbox import Exit, Handle, Isolation, Spec
+from casulo.network.filter import host_resolvers
 from casulo.runtimes import bootchannel
 from casulo.runtimes.base import Capabilities, ExitListener, Reality
 from casulo.runtimes.local import cgroups, container, host, stopping, watch
-from casulo.runtimes.local.bundle import Bind, Bundle
+from casulo.runtimes.local.bundle import DAEMON_PATH, Bind, Bundle
 from casulo.runtimes.local.container import Container, Folder
+from casulo.runtimes.local.networks import Attachment, Network, RoutedNetwork, SocketNetwork
 from casulo.runtimes.local.settings import LocalSettings
 
 T = TypeVar("T")
@@ -40,6 +41,15 @@ WORKERS = 64
 _REFILL_RETRY_SECONDS = 1.0
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A container whose daemon is ready: host process id, its start time, the daemon's token."""
+
+    pid: int
+    since: int
+    token: str
 
 
 class LocalRuntime:
@@ -74,44 +84,31 @@ class LocalRuntime:
         self._on_exit = on_exit
         await self._run(self._prepare)
         self.pause = LocalPause(self._host, self._run)
-        self._refill = asyncio.create_task(self._keep_slots_ready())
+        self._refill = asyncio.create_task(self._keep_spares())
 
     def _prepare(self) -> None:
-        self._host = host.prepare(self._settings, self._data)
+        self._host = prepared = host.prepare(self._settings, self._data)
         linux.become_subreaper()
-        resolvers = packet_filter.host_resolvers()
-        self._filter = packet_filter.Filter(
-            table=f"casulo_{self._host.instance}",
-            prefix=self._host.interface_prefix,
-            network=self._settings.network,
-            resolvers=resolvers,
-            outbound=self._settings.outbound,
+        self._network: Network = (
+            SocketNetwork() if prepared.rootless else RoutedNetwork(self._settings, prepared)
         )
-        self._filter.apply()
-        if self._settings.outbound:
-            packet_filter.allow_forwarding()
+        self._network.open([Folder(path) for path in prepared.sandboxes.iterdir()])
         self._daemon = daemon.execd_binary(daemon.host_architecture())
         self._image = host_image.prepare(
-            self._data / "images" / "host", self._host.id_base, tuple(map(str, resolvers))
+            self._data / "images" / "host",
+            None if prepared.rootless else prepared.id_base,
+            tuple(map(str, host_resolvers())),
         )
-        plan = Plan(self._settings.network, self._host.interface_prefix, self._host.run / "netns")
-        self._slots = Slots(plan)
-        self._slots.restore(self._slots_in_use())
 
-    def _slots_in_use(self) -> set[int]:
-        return {
-            index for f in self._host.sandboxes.iterdir() if (index := _slot_index(Folder(f))) is not None
-        }
-
-    async def _keep_slots_ready(self) -> None:
+    async def _keep_spares(self) -> None:
         """Supervisor: refill after every take, one at a time, since creates need the CPU more."""
         while True:
             self._wanted.clear()
             try:
-                while self._slots.ready < self._settings.slots:
-                    await self._run(self._slots.prepare)
+                while self._network.spare < self._network.spare_wanted:
+                    await self._run(self._network.prepare)
             except (CasuloError, OSError) as error:
-                log.warning("slot.prepare_failed", error=str(error))
+                log.warning("network.prepare_failed", error=str(error))
                 await asyncio.sleep(_REFILL_RETRY_SECONDS)
                 continue
             await self._wanted.wait()
@@ -127,9 +124,9 @@ class LocalRuntime:
         self._pool.shutdown()
 
     def _give_back(self) -> None:
-        self._slots.close()
-        if not self._traces():
-            self._filter.remove()
+        last = not self._traces()
+        self._network.close(last)
+        if last:
             host.release(self._host)
 
     def check(self, spec: Spec) -> None:
@@ -150,59 +147,62 @@ class LocalRuntime:
 
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
         """Start one container; undone completely on any error, cancellation included."""
-        work = asyncio.ensure_future(self._run(functools.partial(self._create, sandbox_id, spec)))
         try:
-            handle = await asyncio.shield(work)
+            started = await self._finish(functools.partial(self._create, sandbox_id, spec))
+            host_name, port = await self._network.publish(self._folder(sandbox_id), None)
         except BaseException:
-            # A thread cannot be stopped half-way: let it come to its end, then undo.
-            await asyncio.wait([work])
             await asyncio.shield(self.destroy(sandbox_id, None, 0))
             raise
         finally:
             self._wanted.set()
+        handle = Handle(host_name, port, started.token, {"pid": started.pid, "started": started.since})
         self._watch_handle(sandbox_id, handle)
         return handle
 
-    def _create(self, sandbox_id: str, spec: Spec) -> Handle:
-        folder = Folder(self._host.sandboxes / sandbox_id)
+    async def _finish(self, work: Callable[[], T]) -> T:
+        """`_run`, but a cancelled caller waits too: a thread cannot be stopped half-way."""
+        running = asyncio.ensure_future(self._run(work))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
+
+    def _create(self, sandbox_id: str, spec: Spec) -> _Started:
+        folder = self._folder(sandbox_id)
         folder.create(self._host.id_base)
-        slot = self._take_slot(folder)
+        attachment = self._network.attach(folder)
         group = self._host.group(sandbox_id)
         group.create(spec.resources, self._host.id_base)
-        self._write_names(folder, sandbox_id, slot)
+        self._write_names(folder, sandbox_id, attachment)
         box = Container(
             host=self._host,
-            bundle=self._bundle(sandbox_id, spec, slot, group),
+            bundle=self._bundle(sandbox_id, spec, attachment, group),
             group=group,
             folder=folder,
             lower=self._image.root,
             daemon=self._daemon,
         )
-        token = secrets.token_urlsafe(24)
-        pid = self._boot(box, self._document(sandbox_id, spec, token), spec)
-        started = linux.start_time(pid)
-        if started is None:
+        document = self._document(sandbox_id, spec, attachment)
+        pid = self._boot(box, document, spec)
+        since = linux.start_time(pid)
+        if since is None:
             raise RuntimeFailure("the sandbox ended while it started", code=Code.SANDBOX_START_FAILED)
-        return Handle(str(slot.address), EXECD_PORT, token, {"pid": pid, "started": started})
+        return _Started(pid, since, document.access_token)
 
-    def _take_slot(self, folder: Folder) -> Slot:
-        slot = self._slots.take()
-        folder.slot.write_text(str(slot.index))
-        return slot
-
-    def _write_names(self, folder: Folder, sandbox_id: str, slot: Slot) -> None:
+    def _write_names(self, folder: Folder, sandbox_id: str, attachment: Attachment) -> None:
         etc = folder.upper / "etc"
         etc.mkdir()
         os.chown(etc, self._host.id_base, self._host.id_base)
         name = hostname(sandbox_id)
         for file, text in (
             ("hostname", f"{name}\n"),
-            ("hosts", f"127.0.0.1 localhost\n::1 localhost\n{slot.address} {name}\n"),
+            ("hosts", f"127.0.0.1 localhost\n::1 localhost\n{attachment.address} {name}\n"),
         ):
             (etc / file).write_text(text)
             os.chown(etc / file, self._host.id_base, self._host.id_base)
 
-    def _bundle(self, sandbox_id: str, spec: Spec, slot: Slot, group: cgroups.Group) -> Bundle:
+    def _bundle(self, sandbox_id: str, spec: Spec, attachment: Attachment, group: cgroups.Group) -> Bundle:
         image = [Bind(Path(path), path) for path in self._image.binds]
         limits = [Bind(path, target) for target, path in group.visible().items()]
         cpus = Path("/sys/devices/system/cpu")  # read by math libraries and language runtimes
@@ -210,25 +210,28 @@ class LocalRuntime:
             sandbox_id=sandbox_id,
             hostname=hostname(sandbox_id),
             rootfs=self._host.run / "rootfs",
-            network_namespace=slot.namespace,
+            network_namespace=attachment.namespace,
             resources=spec.resources,
             architecture=daemon.host_architecture(),
             binds=(
                 *image,
                 *limits,
                 Bind(cpus, str(cpus)),
-                Bind(self._host.run / "execd", "/opt/opensandbox/execd"),
+                Bind(self._host.run / "execd", DAEMON_PATH),
+                *attachment.binds,
             ),
             user_namespace=self._host.user_namespace,
+            clone3=self._host.closed_to_namespaces,
             id_base=self._host.id_base,
             cgroup_name=group.name,
             max_open_files=self._host.max_open_files,
         )
 
-    def _document(self, sandbox_id: str, spec: Spec, token: str) -> bootchannel.BootDocument:
+    def _document(self, sandbox_id: str, spec: Spec, attachment: Attachment) -> bootchannel.BootDocument:
         return bootchannel.BootDocument(
             sandbox_id=sandbox_id,
-            access_token=token,
+            access_token=secrets.token_urlsafe(24),
+            listen=(attachment.listen,),
             entrypoint=spec.entrypoint,
             env=bootchannel.environment(sandbox_id, spec, image_env=self._image.environment),
             cwd=self._image.workdir,
@@ -250,10 +253,11 @@ class LocalRuntime:
     async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
         """Stop it and remove every trace."""
         self._watch.drop(sandbox_id)
+        await self._network.unpublish(self._folder(sandbox_id))
         return await self._run(functools.partial(self._destroy, sandbox_id, handle, grace_seconds))
 
     def _destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
-        folder = Folder(self._host.sandboxes / sandbox_id)
+        folder = self._folder(sandbox_id)
         group = self._host.group(sandbox_id)
         if handle is not None and grace_seconds > 0:
             stopping.ask(group, handle, grace_seconds)
@@ -266,15 +270,14 @@ class LocalRuntime:
         container.forget(self._host, sandbox_id)
         group.remove()
         ended = stopping.read_exit(folder.events)
-        index = _slot_index(folder)
-        if index is not None:
-            self._slots.release(index)
+        self._network.detach(folder)
         folder.remove()
         return ended
 
     async def inspect(self, sandbox_id: str, handle: Handle) -> Reality:
         """Look at the processes, and watch them from now on."""
         if self._watch_handle(sandbox_id, handle):
+            await self._network.publish(self._folder(sandbox_id), handle.port)
             frozen = await self._run(self._host.group(sandbox_id).is_frozen)
             return Reality(alive=True, frozen=frozen)
         return Reality(alive=False, exit=self._exit_of(sandbox_id))
@@ -296,7 +299,10 @@ class LocalRuntime:
         self._on_exit(sandbox_id, self._exit_of(sandbox_id))
 
     def _exit_of(self, sandbox_id: str) -> Exit | None:
-        return stopping.read_exit(Folder(self._host.sandboxes / sandbox_id).events)
+        return stopping.read_exit(self._folder(sandbox_id).events)
+
+    def _folder(self, sandbox_id: str) -> Folder:
+        return Folder(self._host.sandboxes / sandbox_id)
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -329,13 +335,6 @@ def hostname(sandbox_id: str) -> str:
 def process_of(handle: Handle) -> tuple[int, int]:
     """(process id on the host, its start time) of a sandbox's daemon."""
     return int(handle.data["pid"]), int(handle.data["started"])
-
-
-def _slot_index(folder: Folder) -> int | None:
-    try:
-        return int(folder.slot.read_text())
-    except (FileNotFoundError, ValueError, NotADirectoryError):  # not taken yet, or written half
-        return None
 
 
 def _descriptors(box: Container, stack: ExitStack) -> dict[str, int]:
