@@ -231,7 +231,8 @@ async def test_b037_large_headers_pass_or_are_refused(web: Web) -> None:
     "head",
     [
         "GET /{path} HTTP/1.1\r\nHost: {host}\r\nX-Value: one\nX-Secret: 1\r\n\r\n",
-        "POST /{path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /{path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 4\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         "GET /{path} HTTP/1.1\r\nHost: {host}\r\nBad Name: 1\r\n\r\n",
     ],
     ids=["bare-lf", "two-lengths", "bad-name"],
