@@ -141,8 +141,8 @@ class Container:
     def _assemble(self) -> None:
         host = self.host
         linux.private_mounts()
-        if self._hides_v2:
-            linux.bind(str(host.run / "hidden"), str(host.layout.v2))
+        if host.hidden:
+            linux.bind(str(host.run / "hidden"), str(host.hidden))
         # The daemon may be installed where the sandbox's users cannot go, such as below /root.
         linux.bind(str(self.daemon), str(host.run / "execd"))
         os.chdir(self.folder.path)
@@ -152,15 +152,10 @@ class Container:
     def _wrapped(self, command: list[str]) -> list[str]:
         """The same assembly, done by a shell in a user namespace, where an ordinary user may mount."""
         run = self.host.run
-        over = str(self.host.layout.v2) if self._hides_v2 else ""
+        over = self.host.hidden or ""
         places = [run / "hidden", over, self.daemon, run / "execd", run / "rootfs", self._layers]
         script = ["sh", "-c", rootless.SCRIPT, "sh", *map(str, places)]
         return [*rootless.WRAPPER, *script, *command]
-
-    @property
-    def _hides_v2(self) -> bool:
-        """crun refuses hosts that have both versions, even when it is told to manage neither."""
-        return self.host.is_crun and self.host.layout.mode == "hybrid"
 
     @property
     def _layers(self) -> str:

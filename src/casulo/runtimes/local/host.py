@@ -41,7 +41,11 @@ MAX_OPEN_FILES = 65536
 
 @dataclass(frozen=True)
 class Host:
-    """The facts and paths that making a container needs."""
+    """The facts and paths that making a container needs.
+
+    `hidden` is what the OCI runtime must not see: crun refuses hosts with both cgroup versions, even
+    when it is told to manage neither.
+    """
 
     instance: str
     run: Path
@@ -51,6 +55,7 @@ class Host:
     oci_runtime: Path
     user_namespace: Path | None
     max_open_files: int
+    hidden: Path | None = None
     rootless: bool = False
 
     @property
@@ -102,7 +107,8 @@ def prepare(settings: LocalSettings, data: Path) -> Host:
     (run / "execd").touch()
     data.joinpath("sandboxes").mkdir(parents=True, exist_ok=True)
     runtime = find_oci_runtime(settings.oci_runtime if privileged else "crun")
-    layout = cgroups.detect()
+    found = cgroups.detect()
+    layout = found if privileged else rootless.usable(found)
     parent = "casulo" if privileged else rootless.cgroup_parent(layout)
     return Host(
         instance=instance,
@@ -113,6 +119,7 @@ def prepare(settings: LocalSettings, data: Path) -> Host:
         oci_runtime=runtime,
         user_namespace=_user_namespace(settings, runtime, run / "userns") if privileged else None,
         max_open_files=min(MAX_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
+        hidden=found.v2 if found.mode == "hybrid" and runtime.name == "crun" else None,
         rootless=not privileged,
     )
 

@@ -72,6 +72,11 @@ def runtime_folder(data: Path) -> Path:
     return Path(found) if found and os.access(found, os.W_OK) else data / "run"
 
 
+def usable(layout: Layout) -> Layout:
+    """On hybrid hosts an ordinary user cannot move processes in the v2 tree, which limits nothing there."""
+    return Layout(layout.v1, None) if layout.mode == "hybrid" else layout
+
+
 def cgroup_parent(layout: Layout) -> str:
     """The group, below every cgroup mount, that was delegated to this user.
 
