@@ -56,7 +56,10 @@ class Runtime(Protocol):
     """One way to run sandboxes. `control` owns it: opens it once, calls it, closes it."""
 
     name: str
-    pause: Pause | None
+
+    @property
+    def pause(self) -> Pause | None:
+        """The ability to pause, if there is one."""
 
     @property
     def capabilities(self) -> Capabilities:

@@ -13,7 +13,7 @@ from casulo.api.proxy import headers as rules
 from casulo.api.proxy.pool import Pool
 from casulo.api.proxy.route import Route
 from casulo.api.proxy.upstream import Broken, Connection, Head
-from casulo.model.errors import Code, InvalidRequest, RuntimeFailure, TimedOut
+from casulo.model.errors import Code, RuntimeFailure, TimedOut
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
@@ -33,12 +33,6 @@ class HttpProxy:
 
     async def forward(self, scope: Scope, receive: Receive, send: Send, route: Route) -> None:
         """Answer `scope` with what the sandbox says. Raises typed errors until the answer begins."""
-        if rules.value_of(scope["headers"], b"upgrade") == b"websocket":
-            raise InvalidRequest(
-                "this is not a WebSocket handshake",
-                code=Code.INVALID_REQUEST,
-                hint="open WebSockets with GET and a Sec-WebSocket-Key header",
-            )
         request = _Request(scope, route)
         try:
             if not await self._attempt(request, receive, send, fresh=False):

@@ -64,7 +64,7 @@ def target_of(scope: Scope) -> Target | None:
 
 
 def _raw(scope: Scope) -> bytes:
-    target: bytes = (scope.get("extensions") or {}).get(TARGET_EXTENSION, b"")
+    target: bytes = (scope.get("extensions") or {}).get(TARGET_EXTENSION, {}).get("raw", b"")
     if target.startswith(b"/"):
         return target
     raw: bytes = scope.get("raw_path") or scope["path"].encode()

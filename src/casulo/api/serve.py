@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The server process: claim the data directory, build everything, listen, and end without a trace but
+the sandboxes, which keep running."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import structlog
+import uvicorn
+import uvloop
+
+from casulo import __version__
+from casulo.api import instance, listen, logs
+from casulo.api.app import create_app
+from casulo.api.http1 import Http1Protocol
+from casulo.api.instance import Home
+from casulo.control.lifecycle import Lifecycle
+from casulo.model.errors import Code, InvalidRequest
+from casulo.runtimes import registry
+from casulo.runtimes.base import Runtime
+from casulo.settings import Settings
+from casulo.store.store import Store
+
+_NO_LIMIT = sys.maxsize
+_KEEP_ALIVE_SECONDS = 75
+_GRACE_SECONDS = 3
+_PING_SECONDS = 30.0
+
+_log = structlog.get_logger(__name__)
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. Raises a typed error when the server cannot start."""
+    logs.configure(settings.log)
+    with instance.claimed(settings.data_dir) as home:
+        settings = _with_key(settings, home)
+        listener = listen.open_socket(settings.server.host, settings.server.port)
+        with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_main(settings, home, listener))
+
+
+def _with_key(settings: Settings, home: Home) -> Settings:
+    """Settings with the key that guards the server; none only where that was asked for."""
+    server = settings.server
+    if server.api_key:
+        return settings
+    if not server.insecure:
+        return settings.model_copy(update={"server": server.model_copy(update={"api_key": home.api_key()})})
+    if not listen.is_loopback(server.host):
+        raise InvalidRequest(
+            f"will not listen on {server.host} without an API key: everybody there could run programs here",
+            code=Code.INVALID_PARAMETER,
+            hint="set [server] api_key, turn insecure off, or listen on 127.0.0.1",
+        )
+    return settings
+
+
+async def _main(settings: Settings, home: Home, listener: socket.socket) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    with _on_signal(task.cancel):
+        try:
+            async with _lifecycle(settings) as lifecycle:
+                server = _Server(_config(settings, lifecycle), lambda: _announce(settings, home, url))
+                url = listen.url_of(settings.server.host, listener)
+                with _on_signal(server.stop):
+                    await server.serve(sockets=[listener])
+        except asyncio.CancelledError:
+            _log.info("server.stopped_while_starting")
+        finally:
+            home.retract()
+
+
+@asynccontextmanager
+async def _lifecycle(settings: Settings) -> AsyncIterator[Lifecycle]:
+    """Store, runtimes and the service over them, open; closed in reverse."""
+    runtimes = registry.build(settings.runtime.enabled, settings.runtime.default, _factories(settings))
+    store = await Store.open(f"sqlite:///{settings.data_dir / 'casulo.db'}")
+    try:
+        lifecycle = Lifecycle(store, runtimes, settings.control)
+        try:
+            await lifecycle.open()
+            yield lifecycle
+        finally:
+            await lifecycle.close()
+    finally:
+        await store.close()
+
+
+def _factories(settings: Settings) -> dict[str, registry.Factory]:
+    def local() -> Runtime:
+        from casulo.runtimes.local.runtime import LocalRuntime  # needs Linux; other runtimes do not
+
+        return LocalRuntime(settings.local, settings.data_dir, settings.sandbox.start_timeout_seconds)
+
+    def fake() -> Runtime:
+        from casulo.runtimes.fake import FakeRuntime  # for tests; loaded when somebody asks for it
+
+        return FakeRuntime(settings.data_dir, settings.sandbox.start_timeout_seconds)
+
+    return {"local": local, "fake": fake}
+
+
+def _config(settings: Settings, lifecycle: Lifecycle) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(settings, lifecycle),
+        http=Http1Protocol,
+        ws="websockets-sansio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        # The edge adds the date where a sandbox has not; who serves is nobody's business.
+        date_header=False,
+        server_header=False,
+        # Whether a request was relayed decides which form of endpoint its sender gets.
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+        ws_max_size=_NO_LIMIT,
+        ws_per_message_deflate=False,
+        # Pings keep middleboxes awake. Nobody is cut for a late answer: it may wait behind a long message.
+        ws_ping_interval=_PING_SECONDS,
+        ws_ping_timeout=None,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Ends by `stop` instead of by uvicorn's own signal handlers, which would kill the process after."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._announce()
+
+    def stop(self) -> None:
+        """Finish what is being answered; asked again, do not even wait for that."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None: see the class."""
+        yield
+
+
+@contextmanager
+def _on_signal(action: Callable[[], object]) -> Iterator[None]:
+    """While inside, SIGTERM and SIGINT mean `action`."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, action)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _announce(settings: Settings, home: Home, url: str) -> None:
+    home.announce(url)
+    print(f"casulo {__version__} listening on {url}", flush=True)
+    if settings.server.api_key is None:
+        print("No API key: every program on this machine may use it.", file=sys.stderr)
+    elif home.key_file.exists():
+        print(f"API key: {home.key_file} (osb on this machine finds it by itself)", file=sys.stderr)
+    print("Stop with Ctrl-C; sandboxes keep running.", file=sys.stderr, flush=True)
