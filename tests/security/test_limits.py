@@ -66,6 +66,7 @@ async def test_process_limit_is_enforced(box: AsyncSandbox) -> None:
 async def test_b075_fork_bomb(client: AsyncClient, neighbour: AsyncSandbox, bomb: list[str]) -> None:
     limits = {"cpu": "1", "memory": "256Mi", "pids": "256"}
     async with await AsyncSandbox.create("host", resources=limits, client=client) as box:
+        await _limit_holds(box, 256)
         calm = await _neighbour_times(neighbour, 10)
         started = await box.commands.start(bomb)
         await asyncio.sleep(0.5)
@@ -104,6 +105,12 @@ async def test_b023_disk_full_upload_says_so_and_keeps_the_old_file(client: Asyn
         assert caught.value.code  # type: ignore[attr-defined]
         assert await box.files.read_bytes("/dev/shm/file") == b"old"
         assert (await box.commands.run("ls -A /dev/shm")).stdout == "file\n"
+
+
+async def _limit_holds(box: AsyncSandbox, limit: int) -> None:
+    """Without the limit the bomb would take the machine down, so it is tried gently first."""
+    script = f"for i in $(seq {limit + 40}); do sleep 0.5 & done; wait"
+    assert "fork" in (await box.commands.run(script, timeout=30)).stderr.lower()
 
 
 async def _neighbour_times(box: AsyncSandbox, count: int) -> list[float]:

@@ -49,7 +49,7 @@ def lint(arguments: Sequence[str]) -> None:
 
 def bench(arguments: Sequence[str]) -> None:
     environment.set_up()
-    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(ROOT / place) for place in (".", "tests", "tools"))
     become([str(PYTHON), "-m", "benchmarks", *arguments])
 
 
