@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 
 from benchmarks.harness import serving
 from benchmarks.report import Report, milliseconds
 from casulo.client.lifecycle import AsyncClient
-from casulo.client.sandbox import AsyncSandbox
 
 STORED = 1000
 RUNS = 100
@@ -37,11 +37,12 @@ async def measure() -> Report:
     return Report("list", figures, {"runtime": "fake", "page_size": 20, "note": "sandboxes have ended"})
 
 
-async def _fill(client: AsyncClient, numbers: object) -> None:
+async def _fill(client: AsyncClient, numbers: Iterator[int]) -> None:
     """Sandboxes whose entrypoint ends at once: they stay stored but cost no memory."""
-    for number in numbers:  # type: ignore[attr-defined]
+    for number in numbers:
         half = "odd" if number % 2 else "even"
-        await AsyncSandbox.create("host", entrypoint=["true"], metadata={"half": half}, client=client)
+        body = {"image": {"uri": "host"}, "entrypoint": ["true"], "resourceLimits": {}, "timeout": 3600}
+        await client.create({**body, "metadata": {"half": half}})
 
 
 async def _repeat(client: AsyncClient, **query: object) -> list[float]:

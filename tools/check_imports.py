@@ -23,10 +23,14 @@ ALLOWED: dict[str, frozenset[str]] = {
     "settings": frozenset({"model", "control", "store", "images", "network", "runtimes"}),
     "api": frozenset({"model", "store", "images", "network", "runtimes", "control", "settings"}),
     "client": frozenset({"model"}),
-    "cli": frozenset({"model", "client", "settings", "api", "control", "runtimes", "images", "network"}),
+    "cli": frozenset(
+        {"model", "linux", "client", "settings", "api", "control", "runtimes", "images", "network"}
+    ),
 }
 # Where only one module of a package is meant.
-ONLY: dict[tuple[str, str], frozenset[str]] = {("client", "model"): frozenset({"casulo.model.errors"})}
+ONLY: dict[tuple[str, str], frozenset[str]] = {
+    ("client", "model"): frozenset({"casulo.model.errors", "casulo.model.sandbox"})
+}
 # Third-party packages that must stay at the edge, or outside the core.
 AT_THE_EDGE: dict[str, frozenset[str]] = {
     "fastapi": frozenset({"api"}),
