@@ -1,3 +1,5 @@
 module casulo.dev/dataplane
 
-go 1.25.0
+go 1.26.0
+
+require golang.org/x/sys v0.50.0 // indirect

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"casulo.dev/dataplane/internal/api"
+	"casulo.dev/dataplane/internal/boot"
+	"casulo.dev/dataplane/internal/entrypoint"
+	"casulo.dev/dataplane/internal/environment"
+	"casulo.dev/dataplane/internal/process"
+	"casulo.dev/dataplane/internal/version"
+)
+
+// Codes of a failed boot.
+const (
+	codeInvalidEntrypoint = "SANDBOX::INVALID_ENTRYPOINT"
+	codeStartFailed       = "SANDBOX::START_FAILED"
+)
+
+// Limits of a connection. Requests and answers themselves may take as long as they need.
+const (
+	headerTimeout = 30 * time.Second
+	idleTimeout   = 10 * time.Minute
+)
+
+// farewell bounds how long streams may take to deliver their last event when the sandbox ends.
+const farewell = 500 * time.Millisecond
+
+// daemon is everything that lives as long as the sandbox.
+type daemon struct {
+	document   *boot.Document
+	supervisor *process.Supervisor
+	env        *environment.Environment
+	entry      *entrypoint.Entrypoint
+	services   *services
+	server     *http.Server
+}
+
+// run starts the sandbox, waits for its end and returns the exit status.
+func run(channel *boot.Channel, document *boot.Document) int {
+	d := &daemon{document: document, env: newEnvironment(document)}
+	listen, err := d.start(channel)
+	if err != nil {
+		fail(channel, err)
+	}
+	if err := channel.Ready(version.Version, listen); err != nil {
+		log.Printf("event=ready_not_sent error=%q", err)
+	}
+	exit := d.entry.Wait()
+	d.end()
+	recordExit(channel.Events, exit)
+	return exit.Code
+}
+
+func newEnvironment(document *boot.Document) *environment.Environment {
+	user := environment.User{UID: document.User.UID, GID: document.User.GID}
+	return environment.New(document.Env, document.EnvsFile, document.Cwd, user)
+}
+
+// start listens first, so that a taken address is known before user code runs, and answers last.
+func (d *daemon) start(channel *boot.Channel) (listen []string, err error) {
+	options := process.Options{Cgroup: channel.Cgroup, Pids: channel.Pids}
+	if d.supervisor, err = process.NewSupervisor(options); err != nil {
+		return nil, err
+	}
+	listeners, listen, err := boot.Listen(d.document.Listen)
+	if err != nil {
+		return nil, err
+	}
+	d.services = newServices(d)
+	d.entry, err = entrypoint.Start(d.supervisor, d.env, entrypoint.Options{
+		Argv: d.document.Entrypoint, Log: channel.Log, LogCap: d.document.LogCapBytes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.serve(listeners)
+	return listen, nil
+}
+
+func (d *daemon) serve(listeners []net.Listener) {
+	d.server = &http.Server{
+		Handler: d.services.router, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+	}
+	for _, listener := range listeners {
+		go func() {
+			if err := d.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+				log.Printf("event=listener_failed address=%s error=%q", listener.Addr(), err)
+			}
+		}()
+	}
+}
+
+// end kills what is left and lets open streams say how their commands ended.
+func (d *daemon) end() {
+	d.supervisor.KillAll()
+	bounded, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	if err := d.server.Shutdown(bounded); err != nil {
+		log.Printf("event=connections_cut error=%q", err)
+	}
+	if os.Getpid() != 1 {
+		d.supervisor.KillAll()
+	}
+}
+
+func recordExit(events *os.File, exit process.Exit) {
+	event := boot.ExitEvent{OOM: exit.OOM}
+	if exit.Signal != 0 {
+		event.Signal = process.SignalName(exit.Signal)
+	} else {
+		event.Code = &exit.Code
+	}
+	if err := boot.RecordExit(events, event); err != nil {
+		log.Printf("event=exit_not_recorded error=%q", err)
+	}
+}
+
+// fail reports a boot that came to nothing, and ends the daemon.
+func fail(channel *boot.Channel, cause error) {
+	log.Printf("event=boot_failed error=%q", cause)
+	code := codeStartFailed
+	var invalid *entrypoint.InvalidError
+	if errors.As(cause, &invalid) {
+		code = codeInvalidEntrypoint
+	}
+	if channel != nil {
+		if err := channel.Failed(code, cause); err != nil {
+			log.Printf("event=failure_not_sent error=%q", err)
+		}
+	}
+	os.Exit(1)
+}
+
+// stopRequest is the body of the stop route.
+type stopRequest struct {
+	GraceMS *int64 `json:"grace_ms"`
+}
+
+// handleStop begins the end; the exit event tells when it is reached.
+func (d *daemon) handleStop(w http.ResponseWriter, r *http.Request) {
+	var request stopRequest
+	if !api.ReadOptionalJSON(w, r, &request) {
+		return
+	}
+	grace := d.document.StopGraceMS
+	if request.GraceMS != nil {
+		grace = *request.GraceMS
+	}
+	w.WriteHeader(http.StatusAccepted)
+	d.entry.Stop(time.Duration(max(grace, 0)) * time.Millisecond)
+}

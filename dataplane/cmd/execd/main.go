@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+// Command execd is the execution daemon of a sandbox: process 1, the starter of the user's
+// entrypoint, and the HTTP server through which commands, files and terminals are reached. This
+// package only reads the boot document and wires the parts together.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"casulo.dev/dataplane/internal/boot"
+	"casulo.dev/dataplane/internal/version"
+)
+
+// Memory tuning: a small heap while idle, and a soft ceiling under load.
+const (
+	collectAtPercent = 50
+	softMemoryLimit  = 48 << 20
+)
+
+func main() {
+	bootFD := flag.Int("boot-fd", -1, "descriptor of the boot channel, a SOCK_SEQPACKET socket")
+	document := flag.String("document", "", "file with the boot document, when there is no boot channel")
+	showVersion := flag.Bool("version", false, "print the version and exit")
+	flag.Parse()
+	if *showVersion {
+		fmt.Println(version.Version)
+		return
+	}
+	log.SetFlags(log.LstdFlags | log.Lmicroseconds | log.LUTC)
+	channel, parsed, err := receive(*bootFD, *document)
+	if err != nil {
+		fail(channel, err)
+	}
+	harden()
+	os.Exit(run(channel, parsed))
+}
+
+func receive(fd int, name string) (*boot.Channel, *boot.Document, error) {
+	if fd >= 0 {
+		return boot.Receive(fd)
+	}
+	content, err := os.ReadFile(name)
+	if err != nil {
+		return &boot.Channel{}, nil, fmt.Errorf("read the boot document: %w", err)
+	}
+	parsed, err := boot.Parse(content)
+	return &boot.Channel{}, parsed, err
+}
+
+// harden keeps the sandbox's processes from reading our memory and from ending us by signals.
+func harden() {
+	debug.SetGCPercent(collectAtPercent)
+	debug.SetMemoryLimit(softMemoryLimit)
+	unix.Umask(0o022)
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		log.Printf("event=still_dumpable error=%q", err)
+	}
+	swallowSignals()
+}
+
+// kept are the signals that the runtime or the supervisor needs for itself.
+var kept = map[syscall.Signal]bool{
+	unix.SIGKILL: true, unix.SIGSTOP: true, unix.SIGCHLD: true, unix.SIGURG: true, unix.SIGPROF: true,
+}
+
+// swallowSignals takes every signal that somebody might send and does nothing: stopping a sandbox
+// is an API call. Handling rather than ignoring leaves the children's defaults alone.
+func swallowSignals() {
+	var taken []os.Signal
+	for number := syscall.Signal(1); number <= unix.SIGSYS; number++ {
+		if !kept[number] {
+			taken = append(taken, number)
+		}
+	}
+	signal.Notify(make(chan os.Signal, 1), taken...)
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+package main
+
+import (
+	"net/http"
+
+	"casulo.dev/dataplane/internal/api"
+	"casulo.dev/dataplane/internal/version"
+)
+
+// services are the parts of the API, registered on one router.
+type services struct {
+	router *api.Router
+}
+
+func newServices(d *daemon) *services {
+	s := &services{router: api.NewRouter(d.document.AccessToken)}
+	s.router.Open("GET /ping", handlePing)
+	s.router.Open("GET /version", handleVersion)
+	s.router.Handle("POST /v1/internal/stop", d.handleStop)
+	return s
+}
+
+func handlePing(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Length", "0")
+	w.WriteHeader(http.StatusOK)
+}
+
+func handleVersion(w http.ResponseWriter, _ *http.Request) {
+	api.WriteJSON(w, http.StatusOK, map[string]any{
+		"version": version.Version, "features": version.Features,
+	})
+}

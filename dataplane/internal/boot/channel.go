@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+package boot
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxMessage bounds the first message; the document itself comes through a descriptor.
+const maxMessage = 64 << 10
+
+// maxDescriptors bounds what one message can carry.
+const maxDescriptors = 16
+
+// Channel is the starter's end of the handshake and what came with it. Descriptors may be nil.
+type Channel struct {
+	socket *os.File
+	Events *os.File
+	Log    *os.File
+	Cgroup *os.File
+	Pids   *os.File
+}
+
+// order names the descriptors of a message, in the order in which they are attached.
+type order struct {
+	Version int      `json:"v"`
+	FDs     []string `json:"fds"`
+}
+
+// answer is the one message back.
+type answer struct {
+	Event   string   `json:"event"`
+	Version string   `json:"version,omitempty"`
+	Listen  []string `json:"listen,omitempty"`
+	Code    string   `json:"code,omitempty"`
+	Message string   `json:"message,omitempty"`
+}
+
+// Receive waits for the starter's message on a SOCK_SEQPACKET descriptor and reads the document.
+func Receive(fd int) (*Channel, *Document, error) {
+	unix.CloseOnExec(fd)
+	message, files, err := receiveMessage(fd)
+	if err != nil {
+		return nil, nil, err
+	}
+	named, err := nameFiles(message, files)
+	if err != nil {
+		return nil, nil, err
+	}
+	channel := &Channel{
+		socket: os.NewFile(uintptr(fd), "boot-channel"),
+		Events: named["events"], Log: named["log"], Cgroup: named["cgroup"], Pids: named["pids"],
+	}
+	document, err := readDocument(named["boot"])
+	return channel, document, err
+}
+
+func receiveMessage(fd int) ([]byte, []*os.File, error) {
+	payload := make([]byte, maxMessage)
+	control := make([]byte, unix.CmsgSpace(4*maxDescriptors))
+	n, controlLength, flags, _, err := unix.Recvmsg(fd, payload, control, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return nil, nil, fmt.Errorf("receive the boot message: %w", err)
+	}
+	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		return nil, nil, errors.New("the boot message is too long or carries too many descriptors")
+	}
+	if n == 0 {
+		return nil, nil, errors.New("the starter closed the boot channel without a message")
+	}
+	fds, err := descriptors(control[:controlLength])
+	if err != nil {
+		return nil, nil, err
+	}
+	files := make([]*os.File, len(fds))
+	for i, received := range fds {
+		files[i] = os.NewFile(uintptr(received), "boot")
+	}
+	return payload[:n], files, nil
+}
+
+func descriptors(control []byte) ([]int, error) {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return nil, fmt.Errorf("parse the boot message's descriptors: %w", err)
+	}
+	var fds []int
+	for i := range messages {
+		received, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			return nil, fmt.Errorf("parse the boot message's descriptors: %w", err)
+		}
+		fds = append(fds, received...)
+	}
+	return fds, nil
+}
+
+func nameFiles(message []byte, files []*os.File) (map[string]*os.File, error) {
+	var given order
+	if err := json.Unmarshal(message, &given); err != nil {
+		return nil, fmt.Errorf("parse the boot message: %w", err)
+	}
+	if given.Version != 1 {
+		return nil, fmt.Errorf("the boot message has version %d, this daemon speaks 1", given.Version)
+	}
+	if len(given.FDs) != len(files) {
+		return nil, fmt.Errorf("the boot message names %d descriptors and carries %d", len(given.FDs), len(files))
+	}
+	named := make(map[string]*os.File, len(files))
+	for i, name := range given.FDs {
+		named[name] = files[i]
+	}
+	return named, nil
+}
+
+func readDocument(file *os.File) (*Document, error) {
+	if file == nil {
+		return nil, errors.New("the boot message carries no boot document")
+	}
+	content, err := io.ReadAll(io.NewSectionReader(file, 0, 1<<30))
+	if err = errors.Join(err, file.Close()); err != nil {
+		return nil, fmt.Errorf("read the boot document: %w", err)
+	}
+	return Parse(content)
+}
+
+// Parse reads a boot document and refuses one that nothing could be started from.
+func Parse(content []byte) (*Document, error) {
+	document := &Document{Cwd: "/", StopGraceMS: 5000, LogCapBytes: 10 << 20}
+	if err := json.Unmarshal(content, document); err != nil {
+		return nil, fmt.Errorf("parse the boot document: %w", err)
+	}
+	if len(document.Listen) == 0 {
+		return nil, errors.New("the boot document names no address to listen on")
+	}
+	return document, nil
+}
+
+// Ready tells the starter that calls are answered at these addresses.
+func (c *Channel) Ready(version string, listen []string) error {
+	return c.send(answer{Event: "ready", Version: version, Listen: listen})
+}
+
+// Failed tells the starter that there will be no sandbox, and why.
+func (c *Channel) Failed(code string, cause error) error {
+	return c.send(answer{Event: "failed", Code: code, Message: cause.Error()})
+}
+
+// send also ends the use of the channel. A starter that is gone by now is no failure of ours.
+func (c *Channel) send(message answer) error {
+	if c.socket == nil {
+		return nil
+	}
+	body, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	err = unix.Sendto(int(c.socket.Fd()), body, unix.MSG_NOSIGNAL, nil)
+	if err == unix.EPIPE || err == unix.ECONNRESET {
+		err = nil
+	}
+	return err
+}

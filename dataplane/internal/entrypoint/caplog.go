@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+package entrypoint
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// copyStep is how much moves at once when the oldest half is dropped.
+const copyStep = 64 << 10
+
+// cappedLog appends to a file and drops its oldest half whenever it outgrows the cap.
+type cappedLog struct {
+	file   *os.File
+	size   int64
+	cap    int64
+	broken bool
+}
+
+// newCappedLog continues the file. Without a file, output is read and forgotten.
+func newCappedLog(file *os.File, cap int64) (*cappedLog, error) {
+	l := &cappedLog{file: file, cap: cap}
+	if file == nil {
+		return l, nil
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("look at the log file: %w", err)
+	}
+	l.size = info.Size()
+	return l, nil
+}
+
+// append writes what the entrypoint printed. A full disk must not stop the sandbox: it is said
+// once, and the output is lost until writing works again.
+func (l *cappedLog) append(data []byte) {
+	if l.file == nil {
+		return
+	}
+	n, err := l.file.Write(data)
+	l.size += int64(n)
+	if err == nil && l.cap > 0 && l.size > l.cap {
+		err = l.dropOldest()
+	}
+	if err != nil && !l.broken {
+		log.Printf("event=entrypoint_log_failed error=%q", err)
+	}
+	l.broken = err != nil
+}
+
+// dropOldest moves the newer half to the front, starting at a line where one starts nearby.
+func (l *cappedLog) dropOldest() (err error) {
+	flags, err := unix.FcntlInt(l.file.Fd(), unix.F_GETFL, 0)
+	if err != nil {
+		return err
+	}
+	// Positioned writes go to the end as long as the descriptor appends.
+	if _, err := unix.FcntlInt(l.file.Fd(), unix.F_SETFL, flags&^unix.O_APPEND); err != nil {
+		return err
+	}
+	defer func() {
+		_, back := unix.FcntlInt(l.file.Fd(), unix.F_SETFL, flags)
+		err = errors.Join(err, back)
+	}()
+	kept, err := l.moveToFront(l.size - l.cap/2)
+	if err != nil {
+		return err
+	}
+	l.size = kept
+	return errors.Join(l.file.Truncate(kept), seekEnd(l.file))
+}
+
+func seekEnd(file *os.File) error {
+	_, err := file.Seek(0, io.SeekEnd)
+	return err
+}
+
+func (l *cappedLog) moveToFront(from int64) (int64, error) {
+	chunk := make([]byte, copyStep)
+	var to int64
+	for first := true; from < l.size; first = false {
+		n, err := l.file.ReadAt(chunk[:min(copyStep, l.size-from)], from)
+		if err != nil && err != io.EOF {
+			return 0, err
+		}
+		if n == 0 {
+			break
+		}
+		from += int64(n)
+		part := chunk[:n]
+		if first {
+			part = fromNextLine(part)
+		}
+		if _, err := l.file.WriteAt(part, to); err != nil {
+			return 0, err
+		}
+		to += int64(len(part))
+	}
+	return to, nil
+}
+
+func fromNextLine(data []byte) []byte {
+	if end := bytes.IndexByte(data, '\n'); end >= 0 {
+		return data[end+1:]
+	}
+	return data
+}

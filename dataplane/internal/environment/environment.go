@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+// Package environment decides what a new process finds around it: variables, directory, user, and
+// which program a name stands for.
+package environment
+
+import (
+	"errors"
+	"log"
+	"maps"
+	"os"
+	"slices"
+
+	"casulo.dev/dataplane/internal/api"
+)
+
+// defaultPath is searched when the environment names no PATH.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// envsVariable tells user processes where the file with additional variables is.
+const envsVariable = "EXECD_ENVS"
+
+// Environment is what all processes of the sandbox start from.
+type Environment struct {
+	base map[string]string
+	file string
+	cwd  string
+	user User
+}
+
+// User are the credentials that processes get when a request names none.
+type User struct {
+	UID, GID uint32
+}
+
+// New makes the environment of a sandbox. The file may be missing until somebody writes it.
+func New(base map[string]string, file, cwd string, user User) *Environment {
+	base = maps.Clone(base)
+	if base == nil {
+		base = map[string]string{}
+	}
+	if base["PATH"] == "" {
+		base["PATH"] = defaultPath
+	}
+	if file != "" {
+		base[envsVariable] = file
+	}
+	if cwd == "" {
+		cwd = "/"
+	}
+	return &Environment{base: base, file: file, cwd: cwd, user: user}
+}
+
+// Cwd is the directory that relative paths start from.
+func (e *Environment) Cwd() string { return e.cwd }
+
+// Compose returns the variables of a new process: the sandbox's, then those of the file, which is
+// read anew each time, then the request's.
+func (e *Environment) Compose(overrides map[string]string) Variables {
+	return e.ComposeFor(Identity{}, overrides)
+}
+
+// ComposeFor is Compose for a process of another user, whose HOME and names differ.
+func (e *Environment) ComposeFor(identity Identity, overrides map[string]string) Variables {
+	variables := Variables(maps.Clone(e.base))
+	maps.Copy(variables, identity.variables)
+	e.addFile(variables)
+	maps.Copy(variables, overrides)
+	return variables
+}
+
+func (e *Environment) addFile(variables Variables) {
+	if e.file == "" {
+		return
+	}
+	content, err := os.ReadFile(e.file)
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			log.Printf("event=envs_file_unreadable error=%q", err)
+		}
+		return
+	}
+	parseFile(string(content), variables)
+}
+
+// Expand makes a path of a request absolute, against the variables of the sandbox.
+func (e *Environment) Expand(path string) string {
+	return e.Compose(nil).Expand(path, e.cwd)
+}
+
+// Variables is a complete environment.
+type Variables map[string]string
+
+// Lookup implements api.Lookup.
+func (v Variables) Lookup(name string) (string, bool) {
+	value, found := v[name]
+	return value, found
+}
+
+// Expand makes a path absolute, against these variables.
+func (v Variables) Expand(path, base string) string {
+	return api.ExpandPath(path, base, v.Lookup)
+}
+
+// List returns NAME=value pairs in a stable order. Pairs that no process could receive are left out.
+func (v Variables) List() []string {
+	list := make([]string, 0, len(v))
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		if Transferable(name, v[name]) {
+			list = append(list, name+"="+v[name])
+		}
+	}
+	return list
+}

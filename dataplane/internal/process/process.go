@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+package process
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Spec says what to start. Path is absolute or relative to Dir; there is no lookup here.
+type Spec struct {
+	// ID names the tree; it is unique among living ones.
+	ID   string
+	Path string
+	Argv []string
+	Env  []string
+	Dir  string
+	// User is nil for the daemon's own credentials.
+	User *syscall.Credential
+	// Files become descriptors 0, 1, 2, … of the process.
+	Files []uintptr
+	// Session makes the process the leader of a new session instead of a new process group.
+	Session bool
+	// Terminal makes descriptor 0 the controlling terminal; it needs Session.
+	Terminal bool
+}
+
+func (spec Spec) attributes(tree *Tree) *syscall.ProcAttr {
+	sys := &syscall.SysProcAttr{
+		Setpgid: !spec.Session, Setsid: spec.Session, Setctty: spec.Terminal, Credential: spec.User,
+	}
+	env := spec.Env
+	if tree.group != nil {
+		sys.UseCgroupFD, sys.CgroupFD = true, tree.group.fd
+	} else {
+		env = append(env[:len(env):len(env)], marker+"="+spec.ID)
+	}
+	return &syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: spec.Files, Sys: sys}
+}
+
+// Process is one started child.
+type Process struct {
+	PID  int
+	Tree *Tree
+
+	supervisor *Supervisor
+	oomBefore  uint64
+	done       chan struct{}
+	exit       Exit
+}
+
+// Exit says how a process ended. Signal is 0 unless it was killed; then Code is 128 plus the signal.
+type Exit struct {
+	Code   int
+	Signal syscall.Signal
+	// OOM is true when the kernel killed something of this sandbox for memory meanwhile, and the
+	// end of this process looks like it: killed, or a shell that reports a killed child.
+	OOM bool
+}
+
+// Done is closed once the process was reaped.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Exit is valid after Done.
+func (p *Process) Exit() Exit { return p.exit }
+
+func (p *Process) finish(status unix.WaitStatus) {
+	if status.Signaled() {
+		p.exit = Exit{Code: 128 + int(status.Signal()), Signal: status.Signal()}
+	} else {
+		p.exit = Exit{Code: status.ExitStatus()}
+	}
+	if p.exit.Code == 128+int(unix.SIGKILL) {
+		p.exit.OOM = p.supervisor.oom.read() > p.oomBefore
+	}
+	close(p.done)
+}
+
+// SignalGroup sends a signal to the process group of the process, as long as it lives.
+func (p *Process) SignalGroup(sig syscall.Signal) {
+	p.supervisor.signalChild(p, -p.PID, sig)
+}
+
+// SignalTree sends a signal to everything that descends from the process, setsid or not.
+func (p *Process) SignalTree(sig syscall.Signal) {
+	p.SignalGroup(sig)
+	p.Tree.signalStrays(sig)
+}
+
+// Release gives the tree back once the process was reaped. What still runs in it lives on.
+func (p *Process) Release() {
+	p.supervisor.groups.give(p.Tree)
+}
+
+// StartError is a start that failed for a reason the caller can act on.
+type StartError struct {
+	Errno   syscall.Errno
+	Message string
+}
+
+func (e *StartError) Error() string { return e.Message }
+
+func startError(spec Spec, err error) error {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return fmt.Errorf("start %s: %w", spec.Argv[0], err)
+	}
+	message := fmt.Sprintf("%s: %s", spec.Argv[0], errno)
+	switch errno {
+	case unix.EAGAIN:
+		message = "the sandbox's process limit is reached: " + message
+	case unix.ENOMEM:
+		message = "the sandbox's memory limit leaves no room for a process: " + message
+	case unix.E2BIG:
+		message = "the arguments and the environment are too long for one process: " + message
+	case unix.EPERM:
+		message = "the kernel refused the user or the group of the process: " + message
+	}
+	return &StartError{Errno: errno, Message: message}
+}
+
+// peekDead returns the pid of a child that ended and is not reaped yet, or 0.
+func peekDead() int {
+	var info unix.Siginfo
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return 0
+		}
+		break
+	}
+	// si_pid is the first member after the three common ones and their padding on 64-bit Linux.
+	return int(*(*int32)(unsafe.Add(unsafe.Pointer(&info), 16)))
+}
+
+// oomPreference makes the OOM killer choose user processes before the daemon.
+const oomPreference = "500"
+
+func preferForOOM(pid int) {
+	name := "/proc/" + strconv.Itoa(pid) + "/oom_score_adj"
+	if err := os.WriteFile(name, []byte(oomPreference), 0); err != nil && !isGone(err) {
+		log.Printf("event=oom_score_not_set pid=%d error=%q", pid, err)
+	}
+}
+
+func isGone(err error) bool {
+	return errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrNotExist)
+}
+
+// ignoreGone drops the error of a signal that came too late. A refusal means the target changed
+// its identity beyond our reach; the kill through the cgroup covers it.
+func ignoreGone(err error) {
+	if err != nil && !isGone(err) && err != unix.EPERM {
+		log.Printf("event=signal_failed error=%q", err)
+	}
+}
