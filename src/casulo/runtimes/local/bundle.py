@@ -63,6 +63,7 @@ class Bundle:
     id_base: int = 0
     cgroup_name: str = ""
     max_open_files: int = 4096
+    seccomp_program: str | None = None
 
     def config(self) -> dict[str, Any]:
         """The content of config.json, OCI runtime specification 1.0."""
@@ -73,6 +74,7 @@ class Bundle:
             "hostname": self.hostname,
             "mounts": [*self._mounts()],
             "linux": self._linux(),
+            "annotations": self._annotations(),
         }
 
     def _mounts(self) -> list[dict[str, Any]]:
@@ -102,6 +104,10 @@ class Bundle:
             mapping = [{"containerID": 0, "hostID": self.id_base, "size": ID_RANGE}]
             linux |= {"uidMappings": mapping, "gidMappings": mapping}
         return linux
+
+    def _annotations(self) -> dict[str, str]:
+        # crun's own key; the profile stays in the document for a runtime that does not know it.
+        return {"run.oci.seccomp_bpf_data": self.seccomp_program} if self.seccomp_program else {}
 
     def _namespaces(self) -> list[dict[str, str]]:
         own = [{"type": name} for name in ("pid", "mount", "uts", "ipc", "cgroup")]

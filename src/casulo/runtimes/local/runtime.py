@@ -30,7 +30,7 @@ from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 from casulo.network.filter import host_resolvers
 from casulo.runtimes import bootchannel
 from casulo.runtimes.base import Capabilities, ExitListener, Reality
-from casulo.runtimes.local import cgroups, container, host, stopping, watch
+from casulo.runtimes.local import cgroups, container, host, seccomp, stopping, watch
 from casulo.runtimes.local.bundle import DAEMON_PATH, Bind, Bundle
 from casulo.runtimes.local.container import Container, Folder
 from casulo.runtimes.local.networks import Attachment, Network, RoutedNetwork, SocketNetwork
@@ -83,7 +83,7 @@ class LocalRuntime:
         """Prepare host, packet filter, image and the first slots."""
         self._on_exit = on_exit
         await self._run(self._prepare)
-        self.pause = LocalPause(self._host, self._run)
+        self.pause = LocalPause(self._host)
         self._refill = asyncio.create_task(self._keep_spares())
 
     def _prepare(self) -> None:
@@ -93,6 +93,7 @@ class LocalRuntime:
             SocketNetwork() if prepared.rootless else RoutedNetwork(self._settings, prepared)
         )
         self._network.open([Folder(path) for path in prepared.sandboxes.iterdir()])
+        self._filter = seccomp.compiled(daemon.host_architecture(), clone3=prepared.closed_to_namespaces)
         self._daemon = daemon.execd_binary(daemon.host_architecture())
         self._image = host_image.prepare(
             self._data / "images" / "host",
@@ -225,6 +226,7 @@ class LocalRuntime:
             id_base=self._host.id_base,
             cgroup_name=group.name,
             max_open_files=self._host.max_open_files,
+            seccomp_program=self._filter,
         )
 
     def _document(self, sandbox_id: str, spec: Spec, attachment: Attachment) -> bootchannel.BootDocument:
@@ -311,9 +313,8 @@ class LocalRuntime:
 class LocalPause:
     """Freezing with the cgroup freezer: processes stay in memory and get no CPU time."""
 
-    def __init__(self, prepared: host.Host, run: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, prepared: host.Host) -> None:
         self._host = prepared
-        self._run = run
 
     async def pause(self, sandbox_id: str, handle: Handle) -> None:
         """Freeze every process of the sandbox."""
