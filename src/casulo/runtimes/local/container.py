@@ -85,11 +85,21 @@ class Folder:
     def remove(self) -> None:
         """Delete everything below. Idempotent."""
         try:
+            if os.geteuid() != 0:
+                _open_folders(self.path)
             shutil.rmtree(self.path)
         except FileNotFoundError:
             return
         except OSError as error:
             raise RuntimeFailure(f"remove {error.filename}: {error.strerror}") from error
+
+
+def _open_folders(path: Path) -> None:
+    """Make folders accessible to their owner: overlay's own and the sandbox's may be closed to all."""
+    for folder, names, _ in os.walk(path):
+        for child in (Path(folder) / name for name in names):
+            if not child.is_symlink():
+                child.chmod(0o700)
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,8 @@ class LocalRuntime:
         finally:
             self._wanted.set()
         handle = Handle(host_name, port, started.token, {"pid": started.pid, "started": started.since})
-        self._watch_handle(sandbox_id, handle)
+        if not self._watch_handle(sandbox_id, handle):
+            asyncio.get_running_loop().call_soon(self._ended, sandbox_id)
         return handle
 
     async def _finish(self, work: Callable[[], T]) -> T:
@@ -185,11 +186,7 @@ class LocalRuntime:
             daemon=self._daemon,
         )
         document = self._document(sandbox_id, spec, attachment)
-        pid = self._boot(box, document, spec)
-        since = linux.start_time(pid)
-        if since is None:
-            raise RuntimeFailure("the sandbox ended while it started", code=Code.SANDBOX_START_FAILED)
-        return _Started(pid, since, document.access_token)
+        return self._boot(box, document, spec)
 
     def _write_names(self, folder: Folder, sandbox_id: str, attachment: Attachment) -> None:
         etc = folder.upper / "etc"
@@ -240,23 +237,28 @@ class LocalRuntime:
             log_cap_bytes=self._settings.log_cap_bytes,
         )
 
-    def _boot(self, box: Container, document: bootchannel.BootDocument, spec: Spec) -> int:
-        """Start the container and talk its daemon into being; the daemon's host process id."""
+    def _boot(self, box: Container, document: bootchannel.BootDocument, spec: Spec) -> _Started:
+        """Start the container and talk its daemon into being."""
         ours, theirs = bootchannel.socket_pair()
         with ExitStack() as stack:
             stack.enter_context(ours)
             with theirs:
                 pid = box.start(theirs, self._start_timeout)
+            since = linux.start_time(pid)  # now: a short entrypoint may end before `ready` is read
+            if since is None:
+                raise RuntimeFailure("the daemon ended at once", code=Code.SANDBOX_START_FAILED)
             box.group.settle(pid, spec.resources)
             descriptors = _descriptors(box, stack)
             bootchannel.handshake_blocking(ours, document, descriptors, self._start_timeout)
-        return pid
+        return _Started(pid, since, document.access_token)
 
     async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
         """Stop it and remove every trace."""
         self._watch.drop(sandbox_id)
-        await self._network.unpublish(self._folder(sandbox_id))
-        return await self._run(functools.partial(self._destroy, sandbox_id, handle, grace_seconds))
+        try:
+            return await self._run(functools.partial(self._destroy, sandbox_id, handle, grace_seconds))
+        finally:
+            await self._network.unpublish(self._folder(sandbox_id))
 
     def _destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
         folder = self._folder(sandbox_id)
