@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ MNT_DETACH = 0x2
 CLONE_FS = 0x200
 CLONE_NEWNS = 0x20000
 CLONE_NEWNET = 0x40000000
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_NET_ADMIN": 12, "CAP_SYS_RESOURCE": 24}
@@ -76,6 +78,11 @@ def private_mounts() -> None:
 def become_subreaper() -> None:
     """Orphaned descendants become this process's children, so that their end can be read."""
     _checked(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl subreaper")
+
+
+def terminate_with_parent() -> None:
+    """This process gets SIGTERM when its parent ends, however the parent ends."""
+    _checked(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0), "prctl parent death signal")
 
 
 def in_own_thread(work: Callable[[], T]) -> T:

@@ -19,7 +19,7 @@ from casulo.client.results import (
     Logs,
     Result,
 )
-from casulo.client.stream import Exit, Output
+from casulo.client.stream import Event, Exit
 from casulo.model.errors import Code, InvalidRequest, TimedOut
 
 Command = str | Sequence[str]
@@ -69,8 +69,8 @@ class AsyncCommands:
         timeout: float | None = None,
         uid: int | None = None,
         gid: int | None = None,
-    ) -> AsyncGenerator[Output | Exit, None]:
-        """The output piece by piece as bytes, and an Exit as the last item, always."""
+    ) -> AsyncGenerator[Event, None]:
+        """Started, then the output piece by piece as bytes, and an Exit as the last item, always."""
         body = request_body(command, cwd=cwd, env=env, timeout=timeout, uid=uid, gid=gid)
         follower = running.Follower(self._channel, "/command", body)
         async with aclosing(follower.events()) as events:

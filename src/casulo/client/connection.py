@@ -28,7 +28,7 @@ _LOCAL_NAMES = {"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"}
 
 @dataclass(frozen=True)
 class Connection:
-    """A resolved address. `source` says where it came from, for messages to people."""
+    """A resolved address. `source` says where it came from; `chosen` that somebody named it on purpose."""
 
     url: str
     api_key: str | None = field(default=None, repr=False)
@@ -36,6 +36,7 @@ class Connection:
     use_server_proxy: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     source: str = "argument"
+    chosen: bool = True
 
     @property
     def scheme(self) -> str:
@@ -177,6 +178,7 @@ def _merge(
         use_server_proxy=truth("use_server_proxy", first("use_server_proxy")[0] or False),
         headers=headers,
         source=source,
+        chosen=source not in (str(home.server_file), "default"),
     )
 
 

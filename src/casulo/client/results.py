@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from casulo.client.records import moment
-from casulo.client.stream import Exit, Output, StreamName
+from casulo.client.stream import Event, Exit, Output, StreamName
 from casulo.model.errors import CasuloError
 
 Handler = Callable[[str], object]
@@ -151,10 +151,11 @@ class Capture:
         self._keep = keep
         self._exit: Exit | None = None
 
-    async def take(self, item: Output | Exit) -> None:
+    async def take(self, item: Event) -> None:
         """The next item of the stream."""
         if isinstance(item, Exit):
             self._exit = item
+        if not isinstance(item, Output):
             return
         if self._keep:
             self._kept[item.stream].append(item.data)

@@ -23,7 +23,7 @@ from casulo.client.channel import Channel
 from casulo.client.faults import BAD_ANSWER, Disconnected, StreamBroken
 from casulo.client.records import parse
 from casulo.client.results import CommandStatus, Logs
-from casulo.client.stream import FRAMING_HEADER, RAW, Assembly, Exit, Frames, Output
+from casulo.client.stream import FRAMING_HEADER, RAW, Assembly, Event, Frames, Output, Started
 from casulo.client.transport import Incoming
 from casulo.model.errors import CasuloError, RuntimeFailure, TimedOut, Unavailable
 
@@ -44,7 +44,7 @@ class Follower:
         self._path = path
         self._body = body
         self._replayable = replayable
-        self._assembly = Assembly(raw=True)
+        self._assembly = Assembly()
         self.merged = False
 
     @property
@@ -52,14 +52,14 @@ class Follower:
         """The daemon's id of the run; empty before the first event."""
         return self._assembly.command_id
 
-    async def events(self) -> AsyncGenerator[Output | Exit, None]:
-        """All output, then the Exit. Leaving early interrupts the command."""
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Started, all output, then the Exit. Leaving early interrupts the command."""
         given_up = True
         try:
             for source in (self._live, self._replay):
-                async with contextlib.aclosing(source()) as outputs:
-                    async for output in outputs:
-                        yield output
+                async with contextlib.aclosing(source()) as items:
+                    async for item in items:
+                        yield item
             given_up = False
         except CasuloError:
             given_up = False
@@ -70,21 +70,21 @@ class Follower:
         assert self._assembly.exit is not None
         yield self._assembly.exit
 
-    async def _live(self) -> AsyncGenerator[Output, None]:
+    async def _live(self) -> AsyncGenerator[Started | Output, None]:
         """The stream as it arrives. That it broke is no error yet: the log has the rest."""
         frames = Frames()
         with contextlib.suppress(Disconnected):
             async with self._channel.stream(
                 "POST", self._path, content=self._body, headers={FRAMING_HEADER: RAW}
             ) as incoming:
-                self._assembly = _assembly(incoming)
+                _expect_events(incoming)
                 async for chunk in incoming.chunks:
                     for event in frames.feed(chunk):
-                        if output := self._assembly.accept(event):
-                            yield output
+                        if item := self._assembly.accept(event):
+                            yield item
         for event in frames.end():
-            if output := self._assembly.accept(event):
-                yield output
+            if item := self._assembly.accept(event):
+                yield item
 
     async def _replay(self) -> AsyncGenerator[Output, None]:
         """The rest of the output from the command's log, until its status says that it ended."""
@@ -107,21 +107,22 @@ class Follower:
                     yield output
                 if not status.running:
                     self._assembly.exit = status.exit()
+                    return
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _SLOWEST_POLL)
 
     async def _look_up(self) -> tuple[CommandStatus, Logs]:
         """The status first: once it says ended, the log that is read after it is complete."""
         status = await read_status(self._channel, self.command_id)
-        return status, await read_logs(self._channel, self.command_id, self._assembly.offset)
+        return status, await read_logs(self._channel, self.command_id, self._assembly.ledger.resume)
 
     def _from_log(self, logs: Logs) -> Output | None:
-        start = logs.cursor - len(logs.data)
-        if start > self._assembly.offset:
+        ledger, start = self._assembly.ledger, logs.cursor - len(logs.data)
+        if start > ledger.resume:
             raise self._broken(f"the log begins only at byte {start}; what was before is lost")
-        self._assembly.offset = logs.cursor
-        self.merged = self.merged or bool(logs.data)
-        return Output("stdout", logs.data) if logs.data else None
+        fresh = ledger.unseen(start, logs.data)
+        self.merged = self.merged or bool(fresh)
+        return Output("stdout", fresh) if fresh else None
 
     async def _abandon(self) -> None:
         """Best effort: the caller is already leaving, with an error of its own or cancelled."""
@@ -135,7 +136,7 @@ class Follower:
         return StreamBroken(
             f"{message}; how the command ended is not known",
             command_id=self.command_id,
-            offset=self._assembly.offset,
+            offset=self._assembly.ledger.resume,
             hint="read what is left with commands.status() and commands.logs()",
         )
 
@@ -160,11 +161,10 @@ async def interrupt(channel: Channel, command_id: str) -> None:
     await channel.request("DELETE", "/command", query=[("id", command_id)])
 
 
-def _assembly(incoming: Incoming) -> Assembly:
+def _expect_events(incoming: Incoming) -> None:
     kind = incoming.headers.get("content-type", "")
     if not kind.startswith("text/event-stream"):
         raise RuntimeFailure(
             f"the daemon answered a command with {kind or 'no content type'} instead of events",
             code=BAD_ANSWER,
         )
-    return Assembly(raw=incoming.headers.get(FRAMING_HEADER.lower(), RAW) == RAW)

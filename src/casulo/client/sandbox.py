@@ -217,6 +217,11 @@ class AsyncSandbox:
             return False
         return True
 
+    async def daemon_version(self) -> str:
+        """The version of the daemon inside, which is the one the sandbox was made with."""
+        answer = await self._channel.request("GET", "/version")
+        return parse(lambda data: str(data["version"]), answer.json())
+
     async def metrics(self) -> Metrics:
         """What it uses now, measured against its own limits."""
         return parse(Metrics.read, (await self._channel.request("GET", "/metrics")).json())

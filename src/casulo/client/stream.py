@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +21,17 @@ from casulo.model.errors import RuntimeFailure
 FRAMING_HEADER = "EXECD-STREAM-FRAMING"
 RAW = "raw"
 
+_LONGEST_HOLE = 6
+"""Bytes of two unfinished characters, one per stream."""
+
 StreamName = Literal["stdout", "stderr"]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The command runs. `command_id` is good for status, logs, stdin and interrupt from anywhere."""
+
+    command_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,10 @@ class Exit:
     timed_out: bool = False
     out_of_memory: bool = False
     duration_ms: int = 0
+
+
+Event = Started | Output | Exit
+"""What a stream gives: Started once, Output any number of times, and Exit as the last."""
 
 
 class Frames:
@@ -76,57 +91,97 @@ class Frames:
         return [event] if event else []
 
 
+class Ledger:
+    """Which bytes of the command's output arrived.
+
+    Offsets count both streams together. When a character of one stream is cut by output of the other, its
+    first bytes come late, together with the rest of it: until then they are a hole before `end`.
+    """
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._holes: dict[int, int] = {}
+
+    def enter(self, offset: int, size: int) -> None:
+        """`size` bytes arrived that the daemon places at `offset`."""
+        if offset > self.end + _LONGEST_HOLE:
+            raise RuntimeFailure(
+                f"output is missing between byte {self.end} and byte {offset}", code=BAD_ANSWER
+            )
+        if offset > self.end:
+            self._holes[self.end] = offset - self.end
+            self.end = offset
+        self.end += size - self._holes.pop(offset, 0)
+
+    def unseen(self, start: int, data: bytes) -> bytes:
+        """What of `data`, read from the log at `start`, did not arrive before; it counts as arrived now."""
+        fresh = [data[max(hole - start, 0) : hole - start + size] for hole, size in self._holes.items()]
+        fresh.append(data[max(self.end - start, 0) :])
+        self._holes.clear()
+        self.end = max(self.end, start + len(data))
+        return b"".join(fresh)
+
+    @property
+    def resume(self) -> int:
+        """From where on the log has what did not arrive."""
+        return min([*self._holes, self.end])
+
+
 class Assembly:
-    """What is known of one command's output: its id, how far it reaches, and its end once it came."""
+    """What is known of one command: its id, how far its output reaches, and its end once it came."""
 
-    def __init__(self, *, raw: bool, offset: int = 0) -> None:
+    def __init__(self) -> None:
         self.command_id = ""
-        self.offset = offset
+        self.ledger = Ledger()
         self.exit: Exit | None = None
-        self._raw = raw
 
-    def accept(self, event: dict[str, Any]) -> Output | None:
-        """The new output in `event`, if any; what was seen before is left out."""
+    def accept(self, event: dict[str, Any]) -> Started | Output | None:
+        """What an event means for the one who waits; nothing for keep-alives and the end."""
         kind = event.get("type")
         if kind == "stdout" or kind == "stderr":
             return self._output(kind, event)
-        if kind == "init":
-            self.command_id = self.command_id or str(event.get("text") or "")
-        elif kind == "error":
+        if kind == "init" and not self.command_id:
+            self.command_id = str(event.get("text") or "")
+            return Started(self.command_id)
+        if kind == "error":
             self.exit = failure(event)
         elif kind == "execution_complete":
             self.exit = Exit(0, duration_ms=int(event.get("execution_time") or 0))
         return None
 
     def _output(self, stream: StreamName, event: dict[str, Any]) -> Output | None:
-        if not self._raw:
-            text = str(event.get("text") or "")
-            return Output(stream, (text if text.endswith("\n") else text + "\n").encode())
         data = payload(event)
-        start = int(event.get("offset", self.offset))
-        if start > self.offset:
-            raise RuntimeFailure(
-                f"output of command {self.command_id} is missing between byte {self.offset} and {start}",
-                code=BAD_ANSWER,
-            )
-        fresh = data[self.offset - start :]
-        self.offset += len(fresh)
-        return Output(stream, fresh) if fresh else None
+        if "offset" in event:
+            self.ledger.enter(int(event["offset"]), len(data))
+        elif not data.endswith(b"\n"):
+            data += b"\n"  # the line framing cuts it off; an empty line alone keeps it
+        return Output(stream, data) if data else None
 
 
 def failure(event: dict[str, Any]) -> Exit:
     """The Exit that an error event tells: a failed command, or one that could not be started."""
     error = event.get("error")
     fields = error if isinstance(error, dict) else {}
-    value = str(fields.get("evalue") or "")
+    return ended(
+        value=str(fields.get("evalue") or ""),
+        reason=str(event.get("reason") or ""),
+        signal_name=str(event.get("signal") or ""),
+        duration_ms=int(event.get("execution_time") or 0),
+    )
+
+
+def ended(*, value: str, reason: str, signal_name: str, duration_ms: int) -> Exit:
+    """An Exit from the daemon's words; `value` is the exit code, or says why nothing was started."""
     code = int(value) if value.lstrip("-").isdigit() else None
+    if signal_name and (code is None or code < 0):
+        code = 128 + getattr(signal, signal_name, 0)
     return Exit(
         exit_code=code,
-        error="" if code is not None else value or "unknown error",
-        signal=str(event.get("signal") or ""),
-        timed_out=bool(event.get("timed_out")),
-        out_of_memory=bool(event.get("oom")),
-        duration_ms=int(event.get("execution_time") or 0),
+        error="" if code is not None else value or "the daemon gave no reason",
+        signal=signal_name,
+        timed_out=reason == "timeout",
+        out_of_memory=reason == "oom",
+        duration_ms=duration_ms,
     )
 
 

@@ -155,5 +155,6 @@ class Sandbox(Twin[AsyncSandbox]):
     patch_metadata = blocking(AsyncSandbox.patch_metadata)
     endpoint = blocking(AsyncSandbox.endpoint)
     health = blocking(AsyncSandbox.health)
+    daemon_version = blocking(AsyncSandbox.daemon_version)
     metrics = blocking(AsyncSandbox.metrics)
     _leave = blocking(AsyncSandbox.__aexit__)

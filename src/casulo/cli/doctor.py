@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""`osb doctor`: what this machine can do, what it lacks, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from casulo.cli.arguments import Output
+from casulo.cli.printer import note
+from casulo.cli.state import State
+
+
+def doctor(ctx: typer.Context, output: Output = None) -> None:
+    """Check whether this machine can serve sandboxes; ends with 1 when something required is missing."""
+    from casulo.runtimes.local.doctor import report
+    from casulo.settings import Settings
+
+    state = State.of(ctx)
+    settings = Settings.load(None, os.environ)
+    checks = report(settings.local, settings.data_dir)
+    state.printer(output).rows(checks, ["name", "ok", "detail", "fix"])
+    missing = [check.name for check in checks if not check.ok and check.required]
+    if missing:
+        note(f"osb: required and missing: {', '.join(missing)}")
+        raise typer.Exit(1)
