@@ -7,8 +7,15 @@ import (
 	"net/http"
 
 	"casulo.dev/dataplane/internal/api"
+	"casulo.dev/dataplane/internal/command"
+	"casulo.dev/dataplane/internal/output"
 	"casulo.dev/dataplane/internal/version"
 )
+
+// Where output that does not fit into memory goes, and how much of it.
+var spillDirs = []string{"/var/tmp", "/tmp", "/"}
+
+const spillLimit = 512 << 20
 
 // services are the parts of the API, registered on one router.
 type services struct {
@@ -20,6 +27,8 @@ func newServices(d *daemon) *services {
 	s.router.Open("GET /ping", handlePing)
 	s.router.Open("GET /version", handleVersion)
 	s.router.Handle("POST /v1/internal/stop", d.handleStop)
+	store := output.NewStore(spillDirs, spillLimit)
+	command.New(d.supervisor, d.env, store).Routes(s.router)
 	return s
 }
 

@@ -44,6 +44,9 @@ type Shell struct {
 	Bash bool
 }
 
+// Name is how the shell calls itself in its messages.
+func (s Shell) Name() string { return filepath.Base(s.Path) }
+
 // shellDirs are searched after PATH, which a request may have emptied.
 const shellDirs = ":/bin:/usr/bin"
 

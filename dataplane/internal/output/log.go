@@ -7,6 +7,7 @@ import (
 	"errors"
 	"sort"
 	"sync"
+	"unicode/utf8"
 )
 
 // Stream tells the two outputs of a process apart.
@@ -57,6 +58,9 @@ func NewLog(store *Store, limit int64) *Log {
 	l.room.L = &l.mu
 	return l
 }
+
+// Sibling makes another log in the same store.
+func (l *Log) Sibling(limit int64) *Log { return NewLog(l.store, limit) }
 
 // Append adds what a stream printed. It may wait for a slow attached reader.
 func (l *Log) Append(stream Stream, data []byte) {
@@ -176,10 +180,14 @@ func (l *Log) Archive() {
 	l.tail = nil
 }
 
-// Drop forgets all bytes. Offsets stay: everything counts as no longer kept.
+// Drop forgets all bytes, unless somebody still follows them. Offsets stay: everything counts as no
+// longer kept.
 func (l *Log) Drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(l.readers) > 0 {
+		return
+	}
 	for _, b := range l.blocks {
 		l.store.release(b)
 	}
@@ -235,4 +243,32 @@ func (l *Log) notify() {
 		close(l.changed)
 		l.changed = nil
 	}
+}
+
+// Bytes copies everything that is kept.
+func (l *Log) Bytes() ([]byte, error) {
+	base, end := l.Range()
+	content := make([]byte, end-base)
+	for filled := 0; filled < len(content); {
+		n, err := l.ReadAt(content[filled:], base+int64(filled))
+		if err != nil {
+			return nil, err
+		}
+		filled += n
+	}
+	return content, nil
+}
+
+// Unfinished counts the bytes at the end of data that may still become a character.
+func Unfinished(data []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(data); n++ {
+		start := data[len(data)-n:]
+		if utf8.RuneStart(start[0]) {
+			if utf8.FullRune(start) {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
 }

@@ -111,6 +111,9 @@ func (s *Store) Used() int64 {
 	return s.used
 }
 
+// Max is how many it may hold.
+func (s *Store) Max() int64 { return s.max }
+
 func (s *Store) press() {
 	select {
 	case s.Pressure <- struct{}{}:

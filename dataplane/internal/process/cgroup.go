@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,6 +31,8 @@ type groups struct {
 type group struct {
 	name string
 	fd   int
+	// spent is true after a kill: some kernels kill whatever is born into such a group later on.
+	spent atomic.Bool
 }
 
 func newGroups(root *os.File) *groups { return &groups{root: root} }
@@ -93,7 +96,7 @@ func (g *groups) settle() {
 		switch {
 		case lingering.populated():
 			kept = append(kept, lingering)
-		case len(g.spare) < spareGroups:
+		case len(g.spare) < spareGroups && !lingering.spent.Load():
 			g.spare = append(g.spare, lingering)
 		default:
 			g.remove(lingering)
@@ -142,6 +145,7 @@ func (g *group) populated() bool {
 
 // kill reports whether the kernel took the order; older ones have no such file.
 func (g *group) kill() bool {
+	g.spent.Store(true)
 	fd, err := unix.Openat(g.fd, "cgroup.kill", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false

@@ -6,7 +6,6 @@ package stream
 import (
 	"bytes"
 	"sync/atomic"
-	"unicode/utf8"
 
 	"casulo.dev/dataplane/internal/output"
 )
@@ -43,7 +42,7 @@ func (f *rawFraming) piece(out *buffer, p output.Piece) {
 	if len(held.data) > 0 {
 		offset, data = held.offset, append(held.data, data...)
 	}
-	whole := len(data) - unfinished(data)
+	whole := len(data) - output.Unfinished(data)
 	if whole > 0 {
 		out.add(appendRaw(out.bytes, kindOf(p.Stream), offset, data[:whole]))
 	}
@@ -63,20 +62,6 @@ func (f *rawFraming) finish(out *buffer) {
 }
 
 func (f *rawFraming) release() { f.held = [3]heldBytes{} }
-
-// unfinished counts the bytes at the end of data that may still become a character.
-func unfinished(data []byte) int {
-	for n := 1; n < utf8.UTFMax && n <= len(data); n++ {
-		start := data[len(data)-n:]
-		if utf8.RuneStart(start[0]) {
-			if utf8.FullRune(start) {
-				return 0
-			}
-			return n
-		}
-	}
-	return 0
-}
 
 // maxHeldLines bounds the memory for unfinished lines of all streams together.
 const maxHeldLines = 32 << 20
@@ -146,7 +131,7 @@ func (l *line) hold(out *buffer, kind string, data []byte) {
 		l.add(data)
 		return
 	}
-	rest := unfinished(data)
+	rest := output.Unfinished(data)
 	l.emit(out, kind, data[:len(data)-rest])
 	l.add(data[len(data)-rest:])
 }
@@ -162,7 +147,7 @@ func (l *line) add(data []byte) {
 	}
 	var cut []byte
 	if last >= 0 {
-		whole := len(l.parts[last]) - unfinished(l.parts[last])
+		whole := len(l.parts[last]) - output.Unfinished(l.parts[last])
 		l.parts[last], cut = l.parts[last][:whole], l.parts[last][whole:]
 	}
 	part := make([]byte, 0, max(len(cut)+len(data), min(l.size, 64<<10)))
