@@ -9,9 +9,11 @@ and removes what an earlier one left. A slot is used by one sandbox and never ag
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import threading
+import zlib
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -39,11 +41,15 @@ class Slot:
 
 @dataclass(frozen=True)
 class Plan:
-    """How slots of one server are named. `prefix` starts every interface name."""
+    """How slots of one server are named. `prefix` starts every interface name.
+
+    `lock` is a file that all servers of the machine share: they may have been given one network.
+    """
 
     network: IPv4Network
     prefix: str
     folder: Path
+    lock: Path
 
     @property
     def capacity(self) -> int:
@@ -70,7 +76,8 @@ class Slots:
         self._lock = threading.Lock()
         self._taken: set[int] = set()
         self._ready: list[Slot] = []
-        self._next = 0
+        # Servers that share a network begin at different places and so rarely meet.
+        self._next = zlib.crc32(plan.prefix.encode()) % plan.capacity
 
     @property
     def ready(self) -> int:
@@ -95,12 +102,14 @@ class Slots:
 
     def prepare(self) -> None:
         """Make one more slot ready."""
-        slot = self._allocate()
-        try:
-            build(slot)
-        except BaseException:
-            self.release(slot.index)
-            raise
+        with self._plan.lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            slot = self._allocate(foreign_addresses(self._plan.prefix))
+            try:
+                build(slot)
+            except BaseException:
+                self.release(slot.index)
+                raise
         with self._lock:
             self._ready.append(slot)
 
@@ -125,16 +134,17 @@ class Slots:
         for slot in spare:
             self.release(slot.index)
 
-    def _allocate(self) -> Slot:
+    def _allocate(self, foreign: set[str]) -> Slot:
         # Addresses go round, so that a fresh sandbox does not get the one just given back:
         # a client may still hold connections to it.
         with self._lock:
             for step in range(self._plan.capacity):
                 index = (self._next + step) % self._plan.capacity
-                if index not in self._taken:
+                slot = self._plan.slot(index)
+                if index not in self._taken and str(slot.gateway) not in foreign:
                     self._taken.add(index)
                     self._next = index + 1
-                    return self._plan.slot(index)
+                    return slot
         raise Unavailable(
             f"all {self._plan.capacity} addresses of {self._plan.network} are in use",
             code=Code.CAPACITY_EXHAUSTED,
@@ -217,6 +227,13 @@ def remove_interface(name: str) -> None:
             except NetlinkError as error:
                 if error.code != _NO_SUCH_DEVICE:
                     raise
+
+
+def foreign_addresses(prefix: str) -> set[str]:
+    """IPv4 addresses of this machine on interfaces that do not start with `prefix`."""
+    with IPRoute() as netlink:
+        found = [dict(message["attrs"]) for message in netlink.get_addr(family=socket.AF_INET)]
+    return {a["IFA_LOCAL"] for a in found if not str(a.get("IFA_LABEL", "")).startswith(prefix)}
 
 
 def interfaces(prefix: str) -> set[str]:

@@ -153,7 +153,7 @@ def _slot(settings: LocalSettings) -> str:
     folder = Path("/run/casulo") / f"doctor-{os.getpid()}"
     folder.mkdir(parents=True)
     try:
-        plan = Plan(settings.network, f"{packet_filter.ANY_SANDBOX}doc-", folder)
+        plan = Plan(settings.network, f"{packet_filter.ANY_SANDBOX}doc-", folder, folder / "lock")
         slot = plan.slot(plan.capacity - 1)
         build(slot)
         destroy(slot)

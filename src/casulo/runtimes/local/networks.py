@@ -78,7 +78,8 @@ class RoutedNetwork:
     def __init__(self, settings: LocalSettings, host: Host) -> None:
         self.spare_wanted = settings.slots
         self._settings = settings
-        self._slots = Slots(Plan(settings.network, host.interface_prefix, host.run / "netns"))
+        lock = host.run.parent / "slots.lock"
+        self._slots = Slots(Plan(settings.network, host.interface_prefix, host.run / "netns", lock))
         self._filter = packet_filter.Filter(
             table=f"casulo_{host.instance}",
             prefix=host.interface_prefix,
