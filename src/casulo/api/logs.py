@@ -24,8 +24,10 @@ def configure(settings: LogSettings) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    if settings.format == "json":
+        shared.append(structlog.processors.format_exc_info)
     structlog.configure(
-        processors=[*shared, structlog.processors.format_exc_info, _renderer(settings)],
+        processors=[*shared, _renderer(settings)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
@@ -41,9 +43,12 @@ def configure(settings: LogSettings) -> None:
 
 
 def _renderer(settings: LogSettings) -> Processor:
+    """Tracebacks without the values of variables, since those may be secrets."""
     if settings.format == "json":
         return structlog.processors.JSONRenderer()
-    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    return structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
 
 
 def _known(record: logging.LogRecord) -> bool:

@@ -68,7 +68,7 @@ async def _main(settings: Settings, home: Home, listener: socket.socket) -> None
     with _on_signal(task.cancel):
         try:
             async with _lifecycle(settings) as lifecycle:
-                server = _Server(_config(settings, lifecycle), lambda: _announce(settings, home, url))
+                server = _Server(server_config(settings, lifecycle), lambda: _announce(settings, home, url))
                 url = listen.url_of(settings.server.host, listener)
                 with _on_signal(server.stop):
                     await server.serve(sockets=[listener])
@@ -108,7 +108,8 @@ def _factories(settings: Settings) -> dict[str, registry.Factory]:
     return {"local": local, "fake": fake}
 
 
-def _config(settings: Settings, lifecycle: Lifecycle) -> uvicorn.Config:
+def server_config(settings: Settings, lifecycle: Lifecycle) -> uvicorn.Config:
+    """How uvicorn has to run the application, for the promises of the proxy to hold."""
     return uvicorn.Config(
         create_app(settings, lifecycle),
         http=Http1Protocol,

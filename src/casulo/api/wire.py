@@ -154,6 +154,22 @@ class ErrorBody(BaseModel):
     hint: str | None = None
 
 
+class ValidationDetail(BaseModel):
+    """One thing that is wrong with the form of a request."""
+
+    loc: list[str | int]
+    msg: str
+    type: str
+
+
+class ValidationErrorBody(BaseModel):
+    """An error of form: the details, and the first of them as text."""
+
+    detail: list[ValidationDetail]
+    code: str
+    message: str
+
+
 class SandboxStatus(BaseModel):
     """Where in its life a sandbox is."""
 

@@ -85,6 +85,7 @@ for _endpoint, _routes in (
             _path,
             _endpoint,
             methods=[_method],
+            status_code=501,
             response_model=None,
             operation_id=_operation_id(_method, _path),
         )

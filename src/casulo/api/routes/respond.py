@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import Response
 from pydantic import BaseModel
 
-from casulo.api.wire import ErrorBody
+from casulo.api.wire import ErrorBody, ValidationErrorBody
 
 _ERRORS = {
     400: "The request is wrong, or asks for what this server cannot do.",
@@ -34,5 +34,9 @@ def empty(status: int = 204) -> Response:
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Documentation of the errors of a route; 401 and 500 are possible everywhere."""
-    return {status: {"model": ErrorBody, "description": _ERRORS[status]} for status in (*statuses, 401, 500)}
+    """Documentation of the errors of a route; 401, 422 and 500 are possible everywhere."""
+    documented: dict[int | str, dict[str, Any]] = {
+        status: {"model": ErrorBody, "description": _ERRORS[status]} for status in (*statuses, 401, 500)
+    }
+    documented[422] = {"model": ValidationErrorBody, "description": "The request has not the right form."}
+    return documented
