@@ -9,6 +9,7 @@ import (
 	"casulo.dev/dataplane/internal/api"
 	"casulo.dev/dataplane/internal/command"
 	"casulo.dev/dataplane/internal/output"
+	"casulo.dev/dataplane/internal/session"
 	"casulo.dev/dataplane/internal/version"
 )
 
@@ -28,7 +29,11 @@ func newServices(d *daemon) *services {
 	s.router.Open("GET /version", handleVersion)
 	s.router.Handle("POST /v1/internal/stop", d.handleStop)
 	store := output.NewStore(spillDirs, spillLimit)
-	command.New(d.supervisor, d.env, store).Routes(s.router)
+	commands := command.New(d.supervisor, d.env, store)
+	sessions := session.New(d.supervisor, d.env, store)
+	commands.AlsoInterrupts(sessions.Interrupt)
+	commands.Routes(s.router)
+	sessions.Routes(s.router)
 	return s
 }
 

@@ -36,18 +36,26 @@ func ExpandVariables(text string, lookup Lookup) string {
 		return text
 	}
 	var out strings.Builder
-	for i := 0; i < len(text); {
-		name, width := variableAt(text[i:])
-		if width == 0 {
-			out.WriteByte(text[i])
-			i++
-			continue
+	for text != "" {
+		literal, name, rest := CutVariable(text)
+		out.WriteString(literal)
+		if name != "" {
+			value, _ := lookup(name)
+			out.WriteString(value)
 		}
-		value, _ := lookup(name)
-		out.WriteString(value)
-		i += width
+		text = rest
 	}
 	return out.String()
+}
+
+// CutVariable splits text around its first reference to a variable. Without one, literal is all of it.
+func CutVariable(text string) (literal, name, rest string) {
+	for i := 0; i < len(text); i++ {
+		if name, width := variableAt(text[i:]); width > 0 {
+			return text[:i], name, text[i+width:]
+		}
+	}
+	return text, "", ""
 }
 
 // variableAt recognises a reference at the start of text and says how many bytes it takes.

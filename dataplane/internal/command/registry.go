@@ -4,8 +4,6 @@
 package command
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"sync"
 	"time"
 
@@ -31,14 +29,6 @@ func newRegistry(store *output.Store) *registry {
 	r := &registry{store: store, commands: map[string]*Command{}}
 	go r.relieve()
 	return r
-}
-
-// NewID makes an id of 32 hexadecimal digits.
-func NewID() string {
-	var random [16]byte
-	// Reading from the kernel's generator never fails.
-	_, _ = rand.Read(random[:])
-	return hex.EncodeToString(random[:])
 }
 
 func (r *registry) add(c *Command) {

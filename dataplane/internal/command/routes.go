@@ -14,8 +14,8 @@ import (
 	"casulo.dev/dataplane/internal/stream"
 )
 
-// codeNoShell is the refusal of command text where only argv can run.
-const codeNoShell = "SHELL_NOT_FOUND"
+// CodeNoShell is the refusal of command text where only argv can run.
+const CodeNoShell = "SHELL_NOT_FOUND"
 
 // Routes registers the command routes.
 func (s *Service) Routes(router *api.Router) {
@@ -36,7 +36,7 @@ func (s *Service) run(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		code := api.CodeInvalidRequest
 		if errors.Is(err, errNoShell) {
-			code = codeNoShell
+			code = CodeNoShell
 		}
 		api.WriteError(w, http.StatusBadRequest, code, err.Error())
 		return

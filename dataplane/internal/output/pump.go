@@ -22,11 +22,13 @@ var chunks = sync.Pool{New: func() any { return new([chunkSize]byte) }}
 // Pump moves bytes from a descriptor of ours to a sink until every writer closed its end. Processes
 // that outlive the command keep their writing end, so the end of the command is told by Drain.
 type Pump struct {
-	file    *os.File
-	raw     syscall.RawConn
-	sink    func([]byte)
-	drained chan struct{}
-	closed  chan struct{}
+	file   *os.File
+	raw    syscall.RawConn
+	sink   func([]byte)
+	closed chan struct{}
+
+	mu      sync.Mutex
+	waiting []chan struct{} // calls of Drain
 }
 
 // Pipe makes a pipe: the end to pump from, and the descriptor for the child, which the caller closes.
@@ -47,22 +49,24 @@ func StartPump(file *os.File, sink func([]byte)) (*Pump, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pump{file: file, raw: raw, sink: sink, drained: make(chan struct{}), closed: make(chan struct{})}
+	p := &Pump{file: file, raw: raw, sink: sink, closed: make(chan struct{})}
 	go p.run()
 	return p, nil
 }
 
-// Drain delivers what is in the pipe at this moment and returns. It never waits for writers. Call
-// it once, after the process ended.
+// Drain delivers what is in the pipe at this moment and returns. It never waits for writers.
 func (p *Pump) Drain() {
-	select {
-	case <-p.closed:
-		return
-	default:
-	}
-	// An error means that the file is closed already; then drained is closed as well.
+	done := make(chan struct{})
+	p.mu.Lock()
+	p.waiting = append(p.waiting, done)
+	// The deadline interrupts the wait for bytes. It fails only on a closed file, and then closed
+	// is about to be closed as well.
 	_ = p.file.SetReadDeadline(time.Unix(1, 0))
-	<-p.drained
+	p.mu.Unlock()
+	select {
+	case <-done:
+	case <-p.closed:
+	}
 }
 
 // Closed is closed when no writer is left.
@@ -80,22 +84,33 @@ func (p *Pump) run() {
 	for {
 		_, err := p.move(chunkSize)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			p.rest()
-			close(p.drained)
+			p.answer()
 			continue
 		}
 		if err != nil {
-			break
+			return
 		}
 	}
-	p.markDrained()
 }
 
-// rest delivers what was in the pipe when the command ended, however fast survivors refill it.
-func (p *Pump) rest() {
+// answer serves the calls of Drain that interrupted the wait.
+func (p *Pump) answer() {
+	p.mu.Lock()
+	waiting := p.waiting
+	p.waiting = nil
 	// Lifting a deadline fails only on a closed file, which the next read reports.
 	_ = p.file.SetReadDeadline(time.Time{})
+	p.mu.Unlock()
+	p.rest()
+	for _, done := range waiting {
+		close(done)
+	}
+}
+
+// rest delivers what is in the pipe now, however fast survivors refill it.
+func (p *Pump) rest() {
 	left := 0
+	// Control fails only on a closed file: then nothing is left to read.
 	_ = p.raw.Control(func(fd uintptr) {
 		if n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ); err == nil {
 			left = n
@@ -107,14 +122,6 @@ func (p *Pump) rest() {
 			return
 		}
 		left -= n
-	}
-}
-
-func (p *Pump) markDrained() {
-	select {
-	case <-p.drained:
-	default:
-		close(p.drained)
 	}
 }
 

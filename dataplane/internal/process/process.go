@@ -66,6 +66,9 @@ type Exit struct {
 	OOM bool
 }
 
+// LooksKilled reports whether the process, or the last one that a shell waited for, got SIGKILL.
+func (e Exit) LooksKilled() bool { return e.Code == 128+int(unix.SIGKILL) }
+
 // Done is closed once the process was reaped.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
@@ -78,7 +81,7 @@ func (p *Process) finish(status unix.WaitStatus) {
 	} else {
 		p.exit = Exit{Code: status.ExitStatus()}
 	}
-	if p.exit.Code == 128+int(unix.SIGKILL) {
+	if p.exit.LooksKilled() {
 		p.exit.OOM = p.supervisor.oom.read() > p.oomBefore
 	}
 	close(p.done)

@@ -179,6 +179,9 @@ func (s *Supervisor) signalChild(p *Process, target int, sig unix.Signal) {
 	}
 }
 
+// OOMKills counts the processes of this sandbox that the kernel killed for memory.
+func (s *Supervisor) OOMKills() uint64 { return s.oom.read() }
+
 // KillAll ends every descendant of the daemon, for the moment before it exits.
 func (s *Supervisor) KillAll() {
 	if os.Getpid() == 1 {
