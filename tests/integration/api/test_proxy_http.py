@@ -83,7 +83,7 @@ def test_request_headers(api: Api, box: str) -> None:
         b"GET /v1/sandboxes/%b/proxy/8080/ HTTP/1.1\r\nHost: outside.example:99\r\n"
         b"X-Twice: 1\r\nX-Twice: 2\r\nX-Latin: caf\xe9\r\nAuthorization: Bearer x\r\nCookie: a=b\r\n"
         b"OPEN-SANDBOX-API-KEY: k\r\nOpenSandbox-Secure-Access: s\r\nOpenSandbox-Access-Renew: skip\r\n"
-        b"Forwarded: for=1.2.3.4\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Prefix: /\r\nX-Real-IP: 1.2.3.4\r\n"
+        b"Forwarded: for=1\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Prefix: /\r\nX-Real-IP: 1.2.3.4\r\n"
         b"X-EXECD-ACCESS-TOKEN: stolen\r\nX-Hop: 1\r\nKeep-Alive: 5\r\nTE: trailers\r\n"
         b"OPENSANDBOX-EGRESS-AUTH: e\r\nX-Request-ID: r\r\nConnection: X-Hop" % box.encode(),
     )

@@ -109,7 +109,7 @@ async def test_handshake_headers(api: Api) -> None:
     assert request.path == "/proxy/80/a%2Fb//c?x=1&x=%32"
     assert request.headers.get_all("Origin") == ["http://page.example"]
     assert request.headers["Sec-WebSocket-Protocol"] == "first, second"
-    assert request.headers["Host"] == "localhost:80"
+    assert request.headers["Host"] == "localhost"
     assert request.headers["X-Forwarded-Host"] == f"127.0.0.1:{api.port}"
     assert request.headers["X-Forwarded-Proto"] == "http" and request.headers["X-Mine"] == "1"
     assert request.headers.get_all("X-EXECD-ACCESS-TOKEN") == ["the-token"]

@@ -92,7 +92,7 @@ def relocated(location: bytes, route: Route, caller_host: bytes | None) -> bytes
     path = _own_path(location, {route.host, caller_host})
     if path is None or path == route.prefix or path.startswith((route.prefix + b"/", route.prefix + b"?")):
         return location if path is None else path
-    inside = b"/proxy/" + route.host.rpartition(b":")[2]
+    inside = b"/proxy/%d" % route.port
     if path == inside or path.startswith((inside + b"/", inside + b"?")):
         path = path[len(inside) :]
     return route.prefix + path

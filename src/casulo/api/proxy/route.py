@@ -21,6 +21,7 @@ TOKEN_HEADER = "X-EXECD-ACCESS-TOKEN"
 TARGET_EXTENSION = "casulo.target"
 """Scope extension that holds the request line's target, where the server can supply it."""
 
+_HTTP_PORT = 80
 _ROUTE = re.compile(rb"((?:/v1)?/sandboxes/([^/?]+)/proxy/([0-9]+))((?:[/?].*)?)", re.DOTALL)
 
 
@@ -45,6 +46,7 @@ class Route:
     """Where a request goes: the daemon of the sandbox, and what to ask it for."""
 
     peer: Peer
+    port: int
     path: bytes
     host: bytes
     prefix: bytes
@@ -87,8 +89,9 @@ def route_to(target: Target, handle: Handle) -> Route:
     direct = target.port == EXECD_PORT
     return Route(
         peer=Peer(target.sandbox_id, handle.host, handle.port),
+        port=target.port,
         path=target.rest if direct else b"/proxy/%d%b" % (target.port, target.rest),
-        host=b"localhost:%d" % target.port,
+        host=b"localhost" if target.port == _HTTP_PORT else b"localhost:%d" % target.port,
         prefix=target.prefix,
         token=None if direct else handle.token.encode(),
     )
