@@ -50,6 +50,8 @@ def _make(data_dir: Path, runtime: str, extra: str = "") -> Server:
 
 def _end(server: Server) -> None:
     """Leave nothing behind, whatever the tests did."""
+    if not server.url:
+        return  # it never started
     if server.process is None:
         server.start()
     server.delete_all()

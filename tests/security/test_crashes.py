@@ -102,8 +102,15 @@ def test_second_server_on_the_same_data_is_refused(new_server) -> None:
 
 
 def _warm(server: Server) -> None:
-    """Once through everything, so that what is made once and kept is there before counting."""
+    """Once through everything, so that what is made once and kept is there before counting.
+
+    Also proves that the counting sees a living sandbox.
+    """
+    before = _settled(server)
     made = server.request("POST", "/v1/sandboxes", json=BODY).json()
+    during = before.growth(_settled(server))
+    for kind in ("mounts", "namespaces", "interfaces", "cgroups", "processes", "folders"):
+        assert during[f"{kind}_more"] > 0, (kind, during)
     server.request("DELETE", f"/v1/sandboxes/{made['id']}")
 
 

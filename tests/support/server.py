@@ -50,7 +50,7 @@ class Server:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         config = self.data_dir / "test.toml"
         config.write_text(self._config())
-        command = [sys.executable, "-m", "casulo.cli.main", "server", "--config", str(config)]
+        command = [sys.executable, "-m", "casulo.cli", "server", "--config", str(config)]
         with (self.data_dir / "server.out").open("ab") as output:
             self.process = subprocess.Popen(
                 command,

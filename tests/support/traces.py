@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the Casulo authors
-"""Everything that a server and its sandboxes can leave on a machine, counted."""
+"""Everything that one server and its sandboxes can leave on a machine, counted.
+
+All of it is named after the server's instance, so that other servers on the machine do not disturb.
+Whoever counts should see once that a living sandbox is counted: a rule that sees nothing proves nothing.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
 class Traces:
-    """One count of the machine; two of them are compared."""
+    """One count; two of them are compared."""
 
     mounts: int
     namespaces: int
@@ -31,18 +38,20 @@ class Traces:
 
 
 def count(server_pid: int, data_dir: Path) -> Traces:
-    """Count now. Kernel threads, and processes with nothing to do with us, are left out."""
+    """Count what belongs to the server with this data folder."""
+    instance = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:6]
+    run = Path("/run/casulo") / instance
     server = PROC / str(server_pid)
-    ours = sandbox_processes() | descendants(server_pid)
+    ours = {pid for pid in pids() if f"/casulo/{instance}/" in _read(pid, "cgroup")} | descendants(server_pid)
     return Traces(
-        mounts=len((server / "mountinfo").read_text().splitlines()),
-        namespaces=len(namespaces()),
-        interfaces=len(socket.if_nameindex()),
-        cgroups=sum(1 for path in Path("/sys/fs/cgroup").rglob("*") if path.is_dir()),
+        mounts=sum(_mounts(pid, (str(data_dir), str(run))) for pid in (server_pid, os.getpid())),
+        namespaces=len(namespaces(ours)) + sum(1 for _ in run.glob("netns/*")),
+        interfaces=sum(instance in name for _, name in socket.if_nameindex()),
+        cgroups=sum(len(_folders(top / instance)) for top in CGROUPS.rglob("casulo")),
         processes=len(ours),
         server_descriptors=sum(1 for _ in (server / "fd").iterdir()),
         server_threads=sum(1 for _ in (server / "task").iterdir()),
-        folders=sum(1 for path in data_dir.rglob("*") if path.is_dir()),
+        folders=len(_folders(data_dir)) + len(_folders(run)),
     )
 
 
@@ -63,13 +72,11 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
-def namespaces() -> set[str]:
-    """Every namespace that a process is in or that is mounted somewhere."""
+def namespaces(members: set[int]) -> set[str]:
+    """Namespaces that these processes are in and this one is not."""
     kinds = ("mnt", "pid", "net", "ipc", "uts", "cgroup", "user")
-    held = {str(link) for pid in pids() for kind in kinds if (link := _link(pid, f"ns/{kind}"))}
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    mounted = {line.split()[3] for line in mounts if " - nsfs " in line}
-    return held | mounted
+    held = {str(link) for pid in members for kind in kinds if (link := _link(pid, f"ns/{kind}"))}
+    return held - {str(_link(os.getpid(), f"ns/{kind}")) for kind in kinds}
 
 
 def pids() -> list[int]:
@@ -83,10 +90,7 @@ def executable(pid: int) -> str:
 
 def proportional_kib(pid: int) -> int:
     """Memory of a process, shared pages divided among their users."""
-    try:
-        rollup = (PROC / str(pid) / "smaps_rollup").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
+    rollup = _read(pid, "smaps_rollup")
     return sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
 
 
@@ -98,8 +102,21 @@ def _link(pid: int, name: str) -> Path | None:
 
 
 def _parent(pid: int) -> int:
+    text = _read(pid, "stat")
+    return int(text.rpartition(")")[2].split()[1]) if text else 0
+
+
+def _mounts(pid: int, places: tuple[str, ...]) -> int:
+    return sum(any(place in line for place in places) for line in _read(pid, "mountinfo").splitlines())
+
+
+def _folders(top: Path) -> list[str]:
+    return [folder for folder, _, _ in os.walk(top)]
+
+
+def _read(pid: int, name: str) -> str:
+    """A file of /proc, empty when the process is gone."""
     try:
-        text = (PROC / str(pid) / "stat").read_text()
+        return (PROC / str(pid) / name).read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return int(text.rpartition(")")[2].split()[1])
+        return ""
