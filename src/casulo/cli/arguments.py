@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
-_UNIT_SECONDS = (86400, 3600, 60, 1)
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
+_UNIT_SECONDS = (86400, 3600, 60, 1, 0.001)
 
 
 class Format(StrEnum):
@@ -24,9 +24,9 @@ class Format(StrEnum):
     RAW = "raw"
 
 
-def duration(text: str) -> float:
-    """Seconds from `90`, `90s`, `10m`, `1h30m` or `2d`."""
-    text = text.strip()
+def duration(given: str | float) -> float:
+    """Seconds from `90`, `90s`, `500ms`, `10m`, `1h30m` or `2d`; defaults come as numbers."""
+    text = str(given).strip()
     try:
         return float(text)
     except ValueError:

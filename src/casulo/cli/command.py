@@ -13,7 +13,6 @@ from casulo.cli import session
 from casulo.cli.arguments import (
     CommandId,
     Env,
-    Format,
     Limit,
     Output,
     SandboxId,
@@ -23,6 +22,7 @@ from casulo.cli.arguments import (
     shell_text,
 )
 from casulo.cli.follow import follow
+from casulo.cli.piped import piped_stdin
 from casulo.cli.printer import note
 from casulo.cli.state import State
 from casulo.cli.state import run as run_async
@@ -46,6 +46,7 @@ def run(
     timeout: Limit = None,
     argv: Annotated[bool, typer.Option("--argv", help="Run the words as they are, without a shell.")] = False,
     env: Env = None,
+    stdin: Annotated[bool, typer.Option("--stdin", help="Pass what is piped into us on to it.")] = False,
     output: Output = None,
 ) -> None:
     """Run a command. Put `--` before it, so that its options stay its own.
@@ -63,7 +64,8 @@ def run(
 
     async def watch() -> int:
         async with state.sandbox(sandbox_id) as sandbox:
-            return await follow(sandbox, what, state.printer(output), options)
+            given = piped_stdin() if stdin else None
+            return await follow(sandbox, what, state.printer(output), {**options, "stdin": given})
 
     if not background:
         raise typer.Exit(run_async(watch()))
@@ -100,13 +102,13 @@ def logs(
             return await sandbox.commands.logs(command_id, cursor)
 
     found = run_async(main())
-    printer = state.printer(output, default=Format.RAW)
+    printer = state.printer(output)
     if printer.json:
         printer.record({"content": found.text, "cursor": found.cursor})
         return
     sys.stdout.buffer.write(found.data)
     sys.stdout.buffer.flush()
-    if not printer.raw:
+    if sys.stderr.isatty():
         note(f"cursor {found.cursor}")
 
 

@@ -3,9 +3,9 @@
 """Running a remote command in the foreground: its bytes become ours, its end becomes our exit code.
 
     exit code n              n            time limit passed        124
-    ended by signal n        128 + n      could not be started     127
+    ended by signal n        128 + n      could not be started     126 or 127 (no such program)
 
-Ctrl-C interrupts the remote command and shows how it ended; a second one leaves at once.
+Ctrl-C interrupts the remote command and ends with 130 when it ended; a second one leaves at once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from casulo.cli.printer import Printer, note
 
 if TYPE_CHECKING:
-    from casulo.client import AsyncSandbox, Exit, Result
+    from casulo.client import AsyncSandbox, Ending, Result
     from casulo.client.commands import Command
 
 TIMED_OUT = 124
-NOT_STARTED = 127
+NOT_STARTED = 126
+NOT_FOUND = 127
+INTERRUPTED = 130
+_BYTES = ("stdout_bytes", "stderr_bytes", "merged")
 
 
 async def follow(
@@ -47,27 +50,23 @@ async def follow(
                     _copy(data, outputs[stream])
                 case Exit():
                     describe_end(item)
-                    return code_of(item)
+                    return INTERRUPTED if interrupts.used and item.interrupted else code_of(item)
     raise AssertionError("a stream of events gives an Exit or raises")
 
 
-def code_of(end: Exit | Result) -> int:
+def code_of(end: Ending) -> int:
     """The exit code that stands for this end."""
     if end.timed_out:
         return TIMED_OUT
-    if end.signal:
-        return 128 + getattr(signal, end.signal, signal.SIGKILL)
-    return NOT_STARTED if end.exit_code is None else end.exit_code
+    if end.exit_code is None:
+        return NOT_FOUND if end.reason == "not_found" else NOT_STARTED
+    return end.exit_code
 
 
-def describe_end(end: Exit | Result) -> None:
+def describe_end(end: Ending) -> None:
     """Say on stderr how it ended where the exit code alone would mislead."""
-    if end.timed_out:
-        note("osb: the command passed its time limit and was killed")
-    elif end.out_of_memory:
-        note("osb: the command was killed because the memory limit of the sandbox was reached")
-    elif end.exit_code is None and not end.signal:
-        note(f"osb: the command could not be started: {end.error}")
+    if end.timed_out or end.out_of_memory or end.exit_code is None:
+        note(f"osb: {end.sentence()}")
 
 
 def _copy(data: bytes, output: BinaryIO) -> None:
@@ -76,17 +75,8 @@ def _copy(data: bytes, output: BinaryIO) -> None:
 
 
 def _described(result: Result) -> dict[str, object]:
-    return {
-        "id": result.id,
-        "exit_code": result.exit_code,
-        "signal": result.signal,
-        "timed_out": result.timed_out,
-        "out_of_memory": result.out_of_memory,
-        "error": result.error,
-        "duration_ms": result.duration_ms,
-        "stdout": result.stdout,
-        "stderr": result.stderr,
-    }
+    output = {"stdout": result.stdout, "stderr": result.stderr}
+    return {name: value for name, value in vars(result).items() if name not in _BYTES} | output
 
 
 class _Interrupts:
@@ -94,6 +84,7 @@ class _Interrupts:
 
     def __init__(self) -> None:
         self.first: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.used = False
         self._asked: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> _Interrupts:
@@ -109,6 +100,7 @@ class _Interrupts:
     def _pressed(self) -> None:
         first, self.first = self.first, None
         if first is not None:
+            self.used = True
             self._asked = asyncio.ensure_future(first())
         elif self._task is not None:
             self._task.cancel()

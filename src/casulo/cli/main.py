@@ -26,7 +26,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # the framed help would take longer to load than most commands take to run
 )
 app.command("server", context_settings=CONTEXT)(server.server)
-app.command("run", context_settings=CONTEXT)(run.run_command)
+# The first word that is no option is the program; what follows it, options included, is the program's.
+app.command("run", context_settings={**CONTEXT, "allow_interspersed_args": False})(run.run_command)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(command.app, name="command")
 app.add_typer(file.app, name="file")

@@ -40,7 +40,9 @@ class Printer:
         if self.json:
             self._dump(data)
         else:
-            self._table([(name, _cell(value)) for name, value in data.items() if value not in (None, "")])
+            self._table(
+                [(name, _cell(value)) for name, value in data.items() if value not in (None, "", [], {})]
+            )
 
     def rows(self, rows: Iterable[object], columns: Sequence[str]) -> None:
         """Several objects: a JSON array, or a table of the named members."""

@@ -14,6 +14,7 @@ import typer
 
 from casulo.cli.arguments import Env, Limit, Output, Words, Workdir, pairs
 from casulo.cli.follow import follow
+from casulo.cli.piped import piped_stdin
 from casulo.cli.printer import Printer, note
 from casulo.cli.progress import waiting
 from casulo.cli.state import State, run
@@ -46,7 +47,8 @@ def run_command(
 ) -> None:
     """Run a command in a new sandbox and remove the sandbox afterwards.
 
-    The words after `--` are run as they are, without a shell. Output and exit code are the command's own.
+    The words after `--` are run as they are, without a shell. Output and exit code are the command's own, and
+    what is piped into us is its input.
     When no server is configured or running, a private one is started for this command.
     """
     state = State.of(ctx)
@@ -64,7 +66,7 @@ async def _run(
         async with waiting("creating the sandbox"):
             sandbox = await AsyncSandbox.create(**spec, timeout=LIFETIME_SECONDS, connection=connection)
         async with sandbox, _renewed(sandbox):
-            return await follow(sandbox, words, printer, options)
+            return await follow(sandbox, words, printer, {**options, "stdin": piped_stdin()})
 
 
 @asynccontextmanager

@@ -28,7 +28,10 @@ Metadata = Annotated[
     list[str] | None, typer.Option("-m", "--metadata", metavar="KEY=VALUE", help="Metadata label.")
 ]
 Ready = Annotated[
-    float, typer.Option(parser=duration, metavar="DURATION", help="How long it may take to be ready.")
+    float,
+    typer.Option(
+        parser=duration, metavar="DURATION", show_default="30s", help="How long it may take to be ready."
+    ),
 ]
 
 

@@ -17,7 +17,7 @@ from casulo.client.lifecycle import AsyncClient
 from casulo.client.records import Endpoint, FileInfo, Metrics, SandboxInfo, SandboxPage
 from casulo.client.results import CommandFailed, CommandStatus, Logs, Result
 from casulo.client.sandbox import AsyncSandbox
-from casulo.client.stream import Exit, Output, Started
+from casulo.client.stream import Ending, Exit, Output, Started
 from casulo.client.sync import Client, Sandbox
 from casulo.model.errors import (
     CasuloError,
@@ -42,6 +42,7 @@ __all__ = [
     "Conflict",
     "Connection",
     "Disconnected",
+    "Ending",
     "Endpoint",
     "Exit",
     "FileInfo",

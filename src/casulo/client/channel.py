@@ -79,18 +79,21 @@ class Channel:
         *,
         query: Query = (),
         content: object = None,
+        body: Body = b"",
         headers: Mapping[str, str] | None = None,
         read_timeout: float | None = None,
+        write_timeout: float | None = 60.0,
     ) -> AsyncIterator[Incoming]:
-        """One call whose answer is read as it arrives."""
+        """One call whose answer is read as it arrives; a timeout of None waits without end."""
         payload, kind = encode(content)
         endpoint = await self.endpoint()
         async with self._transport.stream(
             method,
             _url(endpoint, path, query),
             headers={**self._headers, **endpoint.headers, **kind, **(headers or {})},
-            body=payload,
+            body=payload or body,
             read_timeout=read_timeout,
+            write_timeout=write_timeout,
         ) as incoming:
             yield incoming
 

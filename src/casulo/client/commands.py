@@ -8,10 +8,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 
 from casulo.client import running
 from casulo.client.channel import Channel
+from casulo.client.multipart import Source
 from casulo.client.results import (
     Capture,
     CommandStatus,
@@ -20,6 +21,7 @@ from casulo.client.results import (
     Result,
 )
 from casulo.client.stream import Event, Exit
+from casulo.client.supply import feed, interrupt
 from casulo.model.errors import Code, InvalidRequest, TimedOut
 
 Command = str | Sequence[str]
@@ -42,19 +44,21 @@ class AsyncCommands:
         timeout: float | None = None,
         uid: int | None = None,
         gid: int | None = None,
+        stdin: Source | None = None,
         on_stdout: Handler | None = None,
         on_stderr: Handler | None = None,
         capture: bool = True,
     ) -> Result:
         """Run to the end. Handlers get text as it arrives and may be coroutines.
 
+        `stdin` is text, bytes, a file or an iterable of bytes; without it the command reads nothing.
         `timeout` seconds after its start the command is killed with all its children. Without `capture`
         nothing is kept, which is what endless output needs. When the caller gives up (cancellation, or a
         handler that raises), the command is interrupted.
         """
         capturing = Capture(on_stdout, on_stderr, keep=capture)
         body = request_body(command, cwd=cwd, env=env, timeout=timeout, uid=uid, gid=gid)
-        follower = running.Follower(self._channel, "/command", body)
+        follower = self._follower(body, stdin)
         async with aclosing(follower.events()) as events:
             async for item in events:
                 await capturing.take(item)
@@ -69,10 +73,14 @@ class AsyncCommands:
         timeout: float | None = None,
         uid: int | None = None,
         gid: int | None = None,
+        stdin: Source | Literal[True] | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Started, then the output piece by piece as bytes, and an Exit as the last item, always."""
+        """Started, then the output piece by piece as bytes, and an Exit as the last item, always.
+
+        `stdin` True leaves the input open for `write_stdin` and `close_stdin`.
+        """
         body = request_body(command, cwd=cwd, env=env, timeout=timeout, uid=uid, gid=gid)
-        follower = running.Follower(self._channel, "/command", body)
+        follower = self._follower(body, stdin)
         async with aclosing(follower.events()) as events:
             async for item in events:
                 yield item
@@ -98,6 +106,14 @@ class AsyncCommands:
                     )
         return follower.command_id
 
+    async def write_stdin(self, command_id: str, data: Source) -> None:
+        """Write to a command that was started with stdin; returns when the command took it."""
+        await feed(self._channel, command_id, data, close=False)
+
+    async def close_stdin(self, command_id: str) -> None:
+        """Let the command see the end of its input."""
+        await self._channel.request("DELETE", f"/command/{command_id}/stdin")
+
     async def status(self, command_id: str) -> CommandStatus:
         """Whether it runs, and how it ended; known for foreground and background commands."""
         return await running.read_status(self._channel, command_id)
@@ -122,7 +138,13 @@ class AsyncCommands:
 
     async def interrupt(self, command_id: str) -> None:
         """Ask the command and all its children to end, and make them after a grace period."""
-        await running.interrupt(self._channel, command_id)
+        await interrupt(self._channel, command_id)
+
+    def _follower(self, body: dict[str, Any], stdin: Source | Literal[True] | None) -> running.Follower:
+        if stdin is None:
+            return running.Follower(self._channel, "/command", body)
+        source = None if stdin is True else stdin
+        return running.Follower(self._channel, "/command", {**body, "stdin": True}, stdin=source)
 
 
 def request_body(

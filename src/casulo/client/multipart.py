@@ -29,6 +29,12 @@ class Readable(Protocol):
 Source = str | bytes | bytearray | memoryview | Readable | Iterable[bytes] | AsyncIterable[bytes]
 
 
+async def pieces(source: Source) -> AsyncIterator[bytes]:
+    """The bytes of `source`, piece by piece."""
+    async for piece in _chunks(_settled(source)):
+        yield piece
+
+
 class Upload:
     """A multipart body that can be read once."""
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import codecs
 import inspect
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from casulo.client.records import moment
-from casulo.client.stream import Event, Exit, Output, StreamName
+from casulo.client.stream import Ending, Event, Exit, Output, StreamName
 from casulo.model.errors import CasuloError
 
 Handler = Callable[[str], object]
@@ -30,22 +31,16 @@ class CommandFailed(CasuloError):
 
 
 @dataclass(frozen=True)
-class Result:
-    """A command that ended. `exit_code` is None only when it could not be started; `error` says why.
+class Result(Ending):
+    """A command that ended, with all that it wrote.
 
     `merged` tells that after a broken connection part of the output came from the command's log, which does
     not tell stdout from stderr; that part stands in stdout.
     """
 
-    id: str
-    exit_code: int | None
-    stdout_bytes: bytes = field(repr=False)
-    stderr_bytes: bytes = field(repr=False)
-    error: str = ""
-    signal: str = ""
-    timed_out: bool = False
-    out_of_memory: bool = False
-    duration_ms: int = 0
+    id: str = ""
+    stdout_bytes: bytes = field(default=b"", repr=False)
+    stderr_bytes: bytes = field(default=b"", repr=False)
     merged: bool = False
 
     @property
@@ -61,7 +56,7 @@ class Result:
     @property
     def ok(self) -> bool:
         """Whether it ended by itself with exit code 0."""
-        return self.exit_code == 0 and not self.timed_out
+        return self.exit_code == 0 and not self.reason
 
     def check(self) -> Result:
         """The result itself, or CommandFailed when it is not ok."""
@@ -70,60 +65,45 @@ class Result:
         return self
 
     def summary(self) -> str:
-        """One sentence on how it ended, with the last line of stderr."""
-        if self.timed_out:
-            text = "the command passed its time limit and was killed"
-        elif self.out_of_memory:
-            text = "the command was killed because the memory limit of the sandbox was reached"
-        elif self.signal:
-            text = f"the command was ended by {self.signal}"
-        elif self.exit_code is None:
-            text = f"the command could not be started: {self.error}"
-        else:
-            text = f"the command ended with exit code {self.exit_code}"
+        """How it ended, with the last line of stderr."""
         last = self.stderr.strip().rpartition("\n")[2]
-        return f"{text}: {last}" if last else text
+        return f"{self.sentence()}: {last}" if last else self.sentence()
 
 
 @dataclass(frozen=True)
-class CommandStatus:
-    """A command as the daemon remembers it. `exit_code` is None while it runs."""
+class CommandStatus(Ending):
+    """A command as the daemon remembers it. While it runs, `exit_code` is None and `reason` empty."""
 
-    id: str
-    content: str
-    running: bool
-    exit_code: int | None = None
-    error: str = ""
-    signal: str = ""
-    timed_out: bool = False
-    out_of_memory: bool = False
+    id: str = ""
+    content: str = ""
+    running: bool = False
+    output_bytes: int = 0
+    truncated_bytes: int = 0
     started_at: datetime | None = None
     finished_at: datetime | None = None
 
     def exit(self) -> Exit:
-        """How it ended, as the stream of events would have told it."""
-        took = self.finished_at - self.started_at if self.finished_at and self.started_at else timedelta()
-        return Exit(
-            exit_code=self.exit_code,
-            error=self.error,
-            signal=self.signal,
-            timed_out=self.timed_out,
-            out_of_memory=self.out_of_memory,
-            duration_ms=round(took.total_seconds() * 1000),
-        )
+        """The end, as the stream of events would have told it."""
+        return Exit(self.exit_code, self.reason, self.signal, self.error, self.duration_ms)
 
     @staticmethod
     def read(data: Any) -> CommandStatus:
-        """From the daemon's answer."""
-        code = data.get("exit_code")
+        """From the daemon's answer, where a command that could not be started has a code all the same."""
+        began, ended = _moment(data.get("started_at")), _moment(data.get("finished_at"))
+        code, reason = data.get("exit_code"), str(data.get("reason") or "")
         return CommandStatus(
+            exit_code=None if code is None or reason in ("start", "not_found") else int(code),
+            reason=reason,
+            signal=_signal_name(code) if reason == "signal" else "",
+            error=str(data.get("error") or ""),
+            duration_ms=round((ended - began).total_seconds() * 1000) if began and ended else 0,
             id=str(data["id"]),
             content=str(data.get("content") or ""),
             running=bool(data["running"]),
-            exit_code=None if code is None else int(code),
-            error=str(data.get("error") or ""),
-            started_at=moment(data["started_at"]) if data.get("started_at") else None,
-            finished_at=moment(data["finished_at"]) if data.get("finished_at") else None,
+            output_bytes=int(data.get("output_bytes") or 0),
+            truncated_bytes=int(data.get("truncated_bytes") or 0),
+            started_at=began,
+            finished_at=ended,
         )
 
 
@@ -169,15 +149,10 @@ class Capture:
         if self._exit is None:
             raise AssertionError("a stream of events gives an Exit or raises")
         return Result(
+            **vars(self._exit),
             id=command_id,
-            exit_code=self._exit.exit_code,
             stdout_bytes=b"".join(self._kept["stdout"]),
             stderr_bytes=b"".join(self._kept["stderr"]),
-            error=self._exit.error,
-            signal=self._exit.signal,
-            timed_out=self._exit.timed_out,
-            out_of_memory=self._exit.out_of_memory,
-            duration_ms=self._exit.duration_ms,
             merged=merged,
         )
 
@@ -189,3 +164,14 @@ class Capture:
         answer = handler(text)
         if inspect.isawaitable(answer):
             await answer
+
+
+def _moment(text: str | None) -> datetime | None:
+    return moment(text) if text else None
+
+
+def _signal_name(code: int | None) -> str:
+    try:
+        return signal.Signals((code or 0) - 128).name
+    except ValueError:
+        return ""

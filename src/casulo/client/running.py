@@ -17,13 +17,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 from casulo.client.channel import Channel
 from casulo.client.faults import BAD_ANSWER, Disconnected, StreamBroken
+from casulo.client.multipart import Source
 from casulo.client.records import parse
 from casulo.client.results import CommandStatus, Logs
-from casulo.client.stream import FRAMING_HEADER, RAW, Assembly, Event, Frames, Output, Started
+from casulo.client.stream import FRAMING_HEADER, RAW, Assembly, Event, Exit, Frames, Output, Started
+from casulo.client.supply import Supply, try_to_interrupt
 from casulo.client.transport import Incoming
 from casulo.model.errors import CasuloError, RuntimeFailure, TimedOut, Unavailable
 
@@ -31,7 +34,6 @@ CURSOR_HEADER = "execd-commands-tail-cursor"
 PATIENCE = 15.0
 """Seconds for which a daemon may stay silent before a broken stream is given up."""
 
-_INTERRUPT_SECONDS = 3.0
 _FIRST_POLL = 0.02
 _SLOWEST_POLL = 0.5
 
@@ -39,12 +41,22 @@ _SLOWEST_POLL = 0.5
 class Follower:
     """One run of one command. `merged` says that part of the output came from the log."""
 
-    def __init__(self, channel: Channel, path: str, body: dict[str, Any], *, replayable: bool = True) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        path: str,
+        body: dict[str, Any],
+        *,
+        stdin: Source | None = None,
+        replayable: bool = True,
+    ) -> None:
         self._channel = channel
         self._path = path
         self._body = body
+        self._supply = Supply(channel, stdin)
         self._replayable = replayable
         self._assembly = Assembly()
+        self._began = 0.0
         self.merged = False
 
     @property
@@ -54,21 +66,25 @@ class Follower:
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Started, all output, then the Exit. Leaving early interrupts the command."""
-        given_up = True
+        given_up, self._began = True, time.monotonic()
         try:
             for source in (self._live, self._replay):
                 async with contextlib.aclosing(source()) as items:
                     async for item in items:
+                        if isinstance(item, Started):
+                            self._supply.start(item.command_id)
                         yield item
             given_up = False
         except CasuloError:
             given_up = False
             raise
         finally:
+            await self._supply.stop()
             if given_up:
                 await self._abandon()
         assert self._assembly.exit is not None
-        yield self._assembly.exit
+        self._supply.check(self._assembly.exit)
+        yield self._timed(self._assembly.exit)
 
     async def _live(self) -> AsyncGenerator[Started | Output, None]:
         """The stream as it arrives. That it broke is no error yet: the log has the rest."""
@@ -124,13 +140,17 @@ class Follower:
         self.merged = self.merged or bool(fresh)
         return Output("stdout", fresh) if fresh else None
 
+    def _timed(self, end: Exit) -> Exit:
+        """Failures come without their duration; ours includes the way there and back."""
+        if end.duration_ms or not end.reason:
+            return end
+        return replace(end, duration_ms=round((time.monotonic() - self._began) * 1000))
+
     async def _abandon(self) -> None:
         """Best effort: the caller is already leaving, with an error of its own or cancelled."""
         if not self.command_id or not self._replayable:
             return
-        with contextlib.suppress(CasuloError, TimeoutError):
-            async with asyncio.timeout(_INTERRUPT_SECONDS):
-                await interrupt(self._channel, self.command_id)
+        await try_to_interrupt(self._channel, self.command_id)
 
     def _broken(self, message: str) -> StreamBroken:
         return StreamBroken(
@@ -154,11 +174,6 @@ async def read_logs(channel: Channel, command_id: str, cursor: int) -> Logs:
     )
     told = answer.headers.get(CURSOR_HEADER, "")
     return Logs(answer.body, int(told) if told.isdigit() else cursor + len(answer.body))
-
-
-async def interrupt(channel: Channel, command_id: str) -> None:
-    """DELETE /command."""
-    await channel.request("DELETE", "/command", query=[("id", command_id)])
 
 
 def _expect_events(incoming: Incoming) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -104,6 +105,8 @@ class AsyncSandbox:
         try:
             wire = {name: value for name, value in body.items() if value is not None}
             info, endpoint = await _made(used, wire, idempotency_key, limit)
+            if image and info.image is None:  # the answer to a create does not repeat it
+                info = replace(info, image=image)
             sandbox = cls(info, used, endpoint=endpoint, owns_client=client is None, created=True)
             await sandbox._settle(limit)
         except BaseException:

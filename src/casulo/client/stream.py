@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import json
-import signal
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,20 +41,51 @@ class Output:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+@dataclass(frozen=True)
+class Ending:
     """How a command ended.
 
-    `exit_code` is None when it has none: it could not be started (`error` says why), or it runs in the
-    background. `signal` names the signal that ended it, for example SIGKILL; the code is then 128 + number.
+    `exit_code` is what a shell would say (128 + number after a signal), or None when nothing was started.
+    `reason` is empty after success, else one of exit, signal, timeout, interrupted, oom, start, not_found.
     """
 
-    exit_code: int | None
-    error: str = ""
+    exit_code: int | None = None
+    reason: str = ""
     signal: str = ""
-    timed_out: bool = False
-    out_of_memory: bool = False
+    error: str = ""
     duration_ms: int = 0
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it was killed because it passed its time limit."""
+        return self.reason == "timeout"
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was ended by `interrupt`."""
+        return self.reason == "interrupted"
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed it at the memory limit of the sandbox."""
+        return self.reason == "oom"
+
+    def sentence(self) -> str:
+        """How it ended, for people."""
+        if self.exit_code is None:
+            return f"the command could not be started: {self.error}"
+        sentences = {
+            "timeout": "the command passed its time limit and was killed",
+            "interrupted": "the command was interrupted",
+            "oom": "the command was killed because the memory limit of the sandbox was reached",
+            "signal": f"the command was ended by {self.signal}",
+        }
+        return sentences.get(self.reason, f"the command ended with exit code {self.exit_code}")
+
+
+@dataclass(frozen=True)
+class Exit(Ending):
+    """The last item of a stream."""
 
 
 Event = Started | Output | Exit
@@ -162,26 +192,14 @@ def failure(event: dict[str, Any]) -> Exit:
     """The Exit that an error event tells: a failed command, or one that could not be started."""
     error = event.get("error")
     fields = error if isinstance(error, dict) else {}
-    return ended(
-        value=str(fields.get("evalue") or ""),
-        reason=str(event.get("reason") or ""),
-        signal_name=str(event.get("signal") or ""),
-        duration_ms=int(event.get("execution_time") or 0),
-    )
-
-
-def ended(*, value: str, reason: str, signal_name: str, duration_ms: int) -> Exit:
-    """An Exit from the daemon's words; `value` is the exit code, or says why nothing was started."""
+    value = str(fields.get("evalue") or "")
     code = int(value) if value.lstrip("-").isdigit() else None
-    if signal_name and (code is None or code < 0):
-        code = 128 + getattr(signal, signal_name, 0)
     return Exit(
         exit_code=code,
-        error="" if code is not None else value or "the daemon gave no reason",
-        signal=signal_name,
-        timed_out=reason == "timeout",
-        out_of_memory=reason == "oom",
-        duration_ms=duration_ms,
+        reason=str(event.get("reason") or ("start" if code is None else "exit")),
+        signal=str(event.get("signal") or ""),
+        error=value or "the daemon gave no reason" if code is None else "",
+        duration_ms=int(event.get("execution_time") or 0),
     )
 
 

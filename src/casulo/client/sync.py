@@ -55,6 +55,8 @@ class Commands(Twin[AsyncCommands]):
     run = blocking(AsyncCommands.run)
     stream = iterating(AsyncCommands.stream)
     start = blocking(AsyncCommands.start)
+    write_stdin = blocking(AsyncCommands.write_stdin)
+    close_stdin = blocking(AsyncCommands.close_stdin)
     status = blocking(AsyncCommands.status)
     logs = blocking(AsyncCommands.logs)
     wait = blocking(AsyncCommands.wait)

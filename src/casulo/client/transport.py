@@ -74,6 +74,7 @@ class _Call:
     body: Body
     timeout: float
     read_timeout: float | None
+    write_timeout: float | None
 
 
 def encode(content: object) -> tuple[bytes, dict[str, str]]:
@@ -112,7 +113,7 @@ class Transport:
     ) -> Answer:
         """Send, read the whole answer, raise what it says when it says failure."""
         limit = timeout or self._timeout
-        call = _Call(method, url, headers, body, limit, limit)
+        call = _Call(method, url, headers, body, limit, limit, limit)
         if repeatable is None:
             repeatable = method in _REPEATABLE and isinstance(body, bytes)
         return await self._persist(lambda: self._once(call), repeatable)
@@ -126,9 +127,10 @@ class Transport:
         headers: Mapping[str, str],
         body: Body = b"",
         read_timeout: float | None = None,
+        write_timeout: float | None = None,
     ) -> AsyncIterator[Incoming]:
-        """Send and hand over the body as it arrives; `read_timeout` None waits without end."""
-        call = _Call(method, url, headers, body, self._timeout, read_timeout)
+        """Send and hand over the body as it arrives; a timeout of None waits without end."""
+        call = _Call(method, url, headers, body, self._timeout, read_timeout, write_timeout)
         async with self._exchange(call) as incoming:
             if incoming.status >= 300:
                 raise faults.from_answer(incoming.status, incoming.headers, await _whole(incoming))
@@ -190,7 +192,7 @@ def _request(call: _Call) -> httpcore.Request:
     limits = {
         "connect": min(CONNECT_TIMEOUT, call.timeout),
         "pool": call.timeout,
-        "write": call.timeout,
+        "write": call.write_timeout,
         "read": call.read_timeout,
     }
     return Request(
