@@ -108,6 +108,7 @@ func (d *daemon) end() {
 	if err := d.server.Shutdown(bounded); err != nil {
 		log.Printf("event=connections_cut error=%q", err)
 	}
+	d.services.terminals.Settle(farewell)
 	if os.Getpid() != 1 {
 		d.supervisor.KillAll()
 	}

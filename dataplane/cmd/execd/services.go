@@ -9,6 +9,7 @@ import (
 	"casulo.dev/dataplane/internal/api"
 	"casulo.dev/dataplane/internal/command"
 	"casulo.dev/dataplane/internal/output"
+	"casulo.dev/dataplane/internal/pty"
 	"casulo.dev/dataplane/internal/session"
 	"casulo.dev/dataplane/internal/version"
 )
@@ -20,7 +21,8 @@ const spillLimit = 512 << 20
 
 // services are the parts of the API, registered on one router.
 type services struct {
-	router *api.Router
+	router    *api.Router
+	terminals *pty.Service
 }
 
 func newServices(d *daemon) *services {
@@ -31,9 +33,11 @@ func newServices(d *daemon) *services {
 	store := output.NewStore(spillDirs, spillLimit)
 	commands := command.New(d.supervisor, d.env, store)
 	sessions := session.New(d.supervisor, d.env, store)
+	s.terminals = pty.New(d.supervisor, d.env, store)
 	commands.AlsoInterrupts(sessions.Interrupt)
 	commands.Routes(s.router)
 	sessions.Routes(s.router)
+	s.terminals.Routes(s.router)
 	return s
 }
 

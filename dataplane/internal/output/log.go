@@ -234,6 +234,10 @@ func (l *Log) streamAt(offset int64) (Stream, int64) {
 	if after < len(l.changes) {
 		next = l.changes[after].offset
 	}
+	if after == 0 {
+		// From before the oldest change that is still known.
+		return Stdout, next
+	}
 	return l.changes[after-1].stream, next
 }
 

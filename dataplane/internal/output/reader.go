@@ -26,21 +26,34 @@ type Piece struct {
 	Data   []byte
 }
 
-// Reader follows a log from its first byte. While attached it holds back the writer rather than
-// miss bytes. One goroutine uses it.
+// Reader follows a log. While attached it holds back the writer rather than miss bytes, unless it
+// is lossy: then it skips to the oldest byte kept, which shows in the offsets. One goroutine uses it.
 type Reader struct {
 	log      *Log
 	position int64
+	lossy    bool
 }
 
 // Attach starts a reader at the oldest byte kept. Detach it.
-func (l *Log) Attach() *Reader {
+func (l *Log) Attach() *Reader { return l.AttachAt(0) }
+
+// AttachAt starts a reader at an offset, as far as its byte is kept. Detach it.
+func (l *Log) AttachAt(offset int64) *Reader {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	reader := &Reader{log: l, position: l.base}
+	reader := &Reader{log: l, position: min(max(offset, l.base), l.end)}
 	l.readers = append(l.readers, reader)
 	return reader
 }
+
+// Watch starts a lossy reader at an offset. There is nothing to detach.
+func (l *Log) Watch(offset int64) *Reader {
+	base, end := l.Range()
+	return &Reader{log: l, position: min(max(offset, base), end), lossy: true}
+}
+
+// Position is the offset of the next byte.
+func (r *Reader) Position() int64 { return r.position }
 
 // Detach lets the log forget what this reader has not seen.
 func (r *Reader) Detach() {
@@ -75,6 +88,9 @@ func (r *Reader) Next(buffer []byte) (Piece, State, error) {
 	l := r.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if r.lossy {
+		r.position = max(r.position, l.base)
+	}
 	limit := l.end
 	if l.sealed {
 		limit = l.sealEnd
@@ -96,7 +112,7 @@ func (r *Reader) take(buffer []byte, limit int64) (Piece, State, error) {
 	piece := Piece{Stream: stream, Offset: r.position, Data: buffer[:n]}
 	if b == nil {
 		copy(piece.Data, l.tail[within:])
-	} else if err := r.readUnlocked(*b, within, piece.Data); err != nil {
+	} else if err := r.readBlock(*b, within, piece.Data); err != nil {
 		return Piece{}, Ended, err
 	}
 	r.position += int64(n)
@@ -104,8 +120,11 @@ func (r *Reader) take(buffer []byte, limit int64) (Piece, State, error) {
 	return piece, More, nil
 }
 
-// readUnlocked reads from disk without the lock: an attached reader's block cannot be dropped.
-func (r *Reader) readUnlocked(b block, within int, p []byte) error {
+// readBlock reads from disk, without the lock where it can: an attached reader's block is not dropped.
+func (r *Reader) readBlock(b block, within int, p []byte) error {
+	if r.lossy {
+		return r.log.store.read(b, within, p)
+	}
 	r.log.mu.Unlock()
 	defer r.log.mu.Lock()
 	return r.log.store.read(b, within, p)
@@ -114,6 +133,9 @@ func (r *Reader) readUnlocked(b block, within int, p []byte) error {
 // forget drops the stream changes that no attached reader needs and lets the writer go on.
 func (r *Reader) forget() {
 	l := r.log
+	if r.lossy {
+		return
+	}
 	oldest := r.position
 	for _, other := range l.readers {
 		oldest = min(oldest, other.position)

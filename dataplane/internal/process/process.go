@@ -92,6 +92,11 @@ func (p *Process) SignalGroup(sig syscall.Signal) {
 	p.supervisor.signalChild(p, -p.PID, sig)
 }
 
+// SignalOther sends to another pid or group of the tree, as long as the process itself lives.
+func (p *Process) SignalOther(target int, sig syscall.Signal) {
+	p.supervisor.signalChild(p, target, sig)
+}
+
 // SignalTree sends a signal to everything that descends from the process, setsid or not.
 func (p *Process) SignalTree(sig syscall.Signal) {
 	p.SignalGroup(sig)
