@@ -16,6 +16,7 @@ import (
 	"casulo.dev/dataplane/internal/boot"
 	"casulo.dev/dataplane/internal/entrypoint"
 	"casulo.dev/dataplane/internal/environment"
+	"casulo.dev/dataplane/internal/hooks"
 	"casulo.dev/dataplane/internal/process"
 	"casulo.dev/dataplane/internal/version"
 )
@@ -77,19 +78,39 @@ func (d *daemon) start(channel *boot.Channel) (listen []string, err error) {
 		return nil, err
 	}
 	d.services = newServices(d)
-	d.entry, err = entrypoint.Start(d.supervisor, d.env, entrypoint.Options{
-		Argv: d.document.Entrypoint, Log: channel.Log, LogCap: d.document.LogCapBytes,
-	})
-	if err != nil {
+	if err := d.startUserCode(channel.Log); err != nil {
 		return nil, err
 	}
 	d.serve(listeners)
 	return listen, nil
 }
 
+// startUserCode runs what comes before the entrypoint, then the entrypoint, then what comes besides.
+func (d *daemon) startUserCode(logFile *os.File) error {
+	log, err := entrypoint.OpenLog(logFile, d.document.LogCapBytes)
+	if err != nil {
+		return err
+	}
+	runner := hooks.NewRunner(d.supervisor, d.env, log.Append)
+	schedules, err := hooks.ParseAll(d.document.Periodic)
+	if err != nil {
+		return err
+	}
+	if d.document.PreStart != nil {
+		if err := runner.Run("pre-start", *d.document.PreStart); err != nil {
+			return err
+		}
+	}
+	d.entry, err = entrypoint.Start(d.supervisor, d.env, d.document.Entrypoint, log)
+	if err == nil {
+		runner.Repeat(schedules)
+	}
+	return err
+}
+
 func (d *daemon) serve(listeners []net.Listener) {
 	d.server = &http.Server{
-		Handler: d.services.router, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		Handler: newTrimmer(d.services.router), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 	}
 	for _, listener := range listeners {
 		go func() {

@@ -27,9 +27,11 @@ type User struct {
 	GID uint32 `json:"gid"`
 }
 
-// Hook is a command that the daemon runs by itself: once before the entrypoint, or every interval.
+// Hook is a command that the daemon runs by itself: once before the entrypoint, or, with a name and a
+// schedule, again and again.
 type Hook struct {
-	Command         []string `json:"command"`
-	TimeoutSeconds  float64  `json:"timeout_seconds"`
-	IntervalSeconds float64  `json:"interval_seconds"`
+	Name           string   `json:"name"`
+	Schedule       string   `json:"schedule"`
+	Command        []string `json:"command"`
+	TimeoutSeconds float64  `json:"timeout_seconds"`
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,17 +18,18 @@ import (
 // copyStep is how much moves at once when the oldest half is dropped.
 const copyStep = 64 << 10
 
-// cappedLog appends to a file and drops its oldest half whenever it outgrows the cap.
-type cappedLog struct {
+// Log is the sandbox's log file. It drops its oldest half whenever it outgrows the cap.
+type Log struct {
+	mu     sync.Mutex
 	file   *os.File
 	size   int64
 	cap    int64
 	broken bool
 }
 
-// newCappedLog continues the file. Without a file, output is read and forgotten.
-func newCappedLog(file *os.File, cap int64) (*cappedLog, error) {
-	l := &cappedLog{file: file, cap: cap}
+// OpenLog continues the file. Without a file, output is read and forgotten.
+func OpenLog(file *os.File, cap int64) (*Log, error) {
+	l := &Log{file: file, cap: cap}
 	if file == nil {
 		return l, nil
 	}
@@ -39,12 +41,14 @@ func newCappedLog(file *os.File, cap int64) (*cappedLog, error) {
 	return l, nil
 }
 
-// append writes what the entrypoint printed. A full disk must not stop the sandbox: it is said
+// Append writes what the entrypoint or a hook printed. A full disk must not stop the sandbox: it is said
 // once, and the output is lost until writing works again.
-func (l *cappedLog) append(data []byte) {
+func (l *Log) Append(data []byte) {
 	if l.file == nil {
 		return
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	n, err := l.file.Write(data)
 	l.size += int64(n)
 	if err == nil && l.cap > 0 && l.size > l.cap {
@@ -57,7 +61,7 @@ func (l *cappedLog) append(data []byte) {
 }
 
 // dropOldest moves the newer half to the front, starting at a line where one starts nearby.
-func (l *cappedLog) dropOldest() (err error) {
+func (l *Log) dropOldest() (err error) {
 	flags, err := unix.FcntlInt(l.file.Fd(), unix.F_GETFL, 0)
 	if err != nil {
 		return err
@@ -83,7 +87,7 @@ func seekEnd(file *os.File) error {
 	return err
 }
 
-func (l *cappedLog) moveToFront(from int64) (int64, error) {
+func (l *Log) moveToFront(from int64) (int64, error) {
 	chunk := make([]byte, copyStep)
 	var to int64
 	for first := true; from < l.size; first = false {

@@ -39,21 +39,10 @@ type Entrypoint struct {
 	stop    sync.Once
 }
 
-// Options are where the entrypoint's output goes.
-type Options struct {
-	Argv   []string
-	Log    *os.File
-	LogCap int64
-}
-
 // Start runs the entrypoint as the sandbox's user, in the sandbox's directory, which is made when
 // it is missing, as container engines do.
-func Start(supervisor *process.Supervisor, env *environment.Environment, options Options) (*Entrypoint, error) {
-	spec, err := describe(env, options.Argv)
-	if err != nil {
-		return nil, err
-	}
-	log, err := newCappedLog(options.Log, options.LogCap)
+func Start(supervisor *process.Supervisor, env *environment.Environment, argv []string, log *Log) (*Entrypoint, error) {
+	spec, err := describe(env, argv)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +57,7 @@ func Start(supervisor *process.Supervisor, env *environment.Environment, options
 		stdio.Abandon()
 		return nil, classify(err)
 	}
-	pump, err := output.StartPump(stdio.Stdout, log.append)
+	pump, err := output.StartPump(stdio.Stdout, log.Append)
 	if err != nil {
 		return nil, err
 	}

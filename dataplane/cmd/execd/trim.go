@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// idleDelay is how long nothing has to happen until memory is given back.
+const idleDelay = time.Second
+
+// trimmer gives memory back when no request is open: a host runs many idle daemons.
+type trimmer struct {
+	next  http.Handler
+	open  atomic.Int64
+	timer *time.Timer
+}
+
+func newTrimmer(next http.Handler) *trimmer {
+	t := &trimmer{next: next}
+	t.timer = time.AfterFunc(idleDelay, t.trim)
+	return t
+}
+
+// ServeHTTP implements http.Handler.
+func (t *trimmer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	t.open.Add(1)
+	defer func() {
+		if t.open.Add(-1) == 0 {
+			t.timer.Reset(idleDelay)
+		}
+	}()
+	t.next.ServeHTTP(w, r)
+}
+
+func (t *trimmer) trim() {
+	if t.open.Load() > 0 {
+		return
+	}
+	debug.FreeOSMemory()
+	if err := dropProgramPages(); err != nil {
+		log.Printf("event=pages_not_dropped error=%q", err)
+	}
+}
+
+// dropProgramPages unmaps the pages of our own program that were touched. They stay in the page
+// cache, which all daemons of a host share, and come back at the next use.
+func dropProgramPages() error {
+	maps, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return err
+	}
+	defer maps.Close()
+	program := ""
+	lines := bufio.NewScanner(maps)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 6 {
+			continue
+		}
+		if program == "" {
+			// The program itself is mapped lowest.
+			program = fields[5]
+		}
+		// Only pages that nobody can have written to may be dropped.
+		if fields[5] == program && (fields[1] == "r-xp" || fields[1] == "r--p") {
+			if err := dropRange(fields[0]); err != nil {
+				return err
+			}
+		}
+	}
+	return lines.Err()
+}
+
+func dropRange(text string) error {
+	var start, end uintptr
+	if _, err := fmt.Sscanf(text, "%x-%x", &start, &end); err != nil {
+		return fmt.Errorf("parse the mapping %q: %w", text, err)
+	}
+	_, _, errno := unix.Syscall(unix.SYS_MADVISE, start, end-start, unix.MADV_DONTNEED)
+	if errno != 0 {
+		return fmt.Errorf("drop the mapping %s: %w", text, errno)
+	}
+	return nil
+}
