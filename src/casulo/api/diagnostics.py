@@ -25,20 +25,22 @@ class Excerpt:
 
 
 async def entrypoint_log(data_dir: Path, sandbox_id: str, lines: int) -> Excerpt:
-    """The last `lines` lines that the entrypoint wrote; empty when it wrote nothing."""
+    """The last `lines` lines that the entrypoint wrote; empty when it wrote nothing.
+
+    Every runtime keeps them in the data directory, as `entrypoint.log` in the sandbox's own folder.
+    """
     if not _SAFE_ID.fullmatch(sandbox_id):
         return Excerpt("", False)
-    file = data_dir / "sandboxes" / sandbox_id / "entrypoint.log"
-    return await asyncio.to_thread(_tail, file, lines)
+    return await asyncio.to_thread(_tail, data_dir, f"*/{sandbox_id}/entrypoint.log", lines)
 
 
-def _tail(file: Path, lines: int) -> Excerpt:
+def _tail(data_dir: Path, pattern: str, lines: int) -> Excerpt:
     try:
-        with file.open("rb") as log:
+        with next(data_dir.glob(pattern)).open("rb") as log:
             size = log.seek(0, 2)
             start = log.seek(max(0, size - _MOST_BYTES))
             data = log.read(_MOST_BYTES)
-    except FileNotFoundError:
+    except (StopIteration, FileNotFoundError):
         return Excerpt("", False)
     found = data.splitlines(keepends=True)
     kept = found[-lines:]

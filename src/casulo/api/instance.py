@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from casulo import __version__
 from casulo.model.errors import Code, Conflict, InvalidRequest
@@ -64,8 +65,7 @@ class Home:
 @contextmanager
 def claimed(path: Path) -> Iterator[Home]:
     """Lock `path`, making it if need be; Conflict names the process that has it locked."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(os.open(path / LOCK, os.O_CREAT | os.O_RDWR, 0o600), "r+") as lock:
+    with _lock_file(path) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -74,6 +74,18 @@ def claimed(path: Path) -> Iterator[Home]:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield Home(path)
+
+
+def _lock_file(path: Path) -> TextIO:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return open(os.open(path / LOCK, os.O_CREAT | os.O_RDWR, 0o600), "r+")
+    except OSError as error:
+        raise InvalidRequest(
+            f"the data directory {path} cannot be used: {error.strerror}",
+            code=Code.INVALID_PARAMETER,
+            hint="choose one that you may write with [server] data_dir or CASULO_HOME",
+        ) from None
 
 
 def _taken(path: Path, pid: str) -> Conflict:

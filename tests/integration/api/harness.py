@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,6 +33,7 @@ from casulo.store.store import Store
 
 KEY = "the-key"
 TOKEN = "the-token"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 BODY = {"image": {"uri": "host"}, "entrypoint": ["true"], "resourceLimits": {}, "timeout": 600}
 
 
@@ -259,3 +262,31 @@ def read_until(connection: socket.socket, mark: bytes) -> bytes:
 def read_all(connection: socket.socket) -> bytes:
     """Everything up to the end."""
     return read_until(connection, b"\x00never\x00")
+
+
+def raw(api: Api, head: bytes, body: bytes = b"") -> bytes:
+    """Send bytes, return all that comes back."""
+    with api.connect() as connection:
+        connection.sendall(head + b"\r\nConnection: close\r\n\r\n" + body)
+        return read_all(connection)
+
+
+def abort(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def seen(api: Api, answer: bytes = OK) -> list[Request]:
+    """Let the sandbox answer everything with `answer`; the list fills with what reaches it."""
+    api.upstream.requests.clear()
+    api.upstream.handler = lambda request: request.send(answer)
+    return api.upstream.requests
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

@@ -14,6 +14,7 @@ import pytest
 from structlog.typing import EventDict
 
 from casulo.model.errors import Code, RuntimeFailure
+from integration.api.conftest import StartApi
 from integration.api.harness import BODY, KEY, TOKEN, Api
 
 
@@ -238,3 +239,15 @@ def test_capabilities(client: httpx.Client) -> None:
             "missing": {"gpu": "sockets have none"},
         }
     ]
+
+
+def test_proxied_requests_renew_where_that_was_asked_for(new_api: StartApi) -> None:
+    api = new_api(renew_intent={"enabled": True, "min_interval_seconds": 0})
+    api.upstream.handler = lambda request: request.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    box = api.sandbox(timeout=60, extensions={"access.renew.extend.seconds": "600"})
+    with api.client() as client:
+        created = client.get(f"/v1/sandboxes/{box}").json()["expiresAt"]
+        client.get(f"/v1/sandboxes/{box}/proxy/80/", headers={"OpenSandbox-Access-Renew": "skip"})
+        assert client.get(f"/v1/sandboxes/{box}").json()["expiresAt"] == created
+        client.get(f"/v1/sandboxes/{box}/proxy/80/")
+        assert client.get(f"/v1/sandboxes/{box}").json()["expiresAt"] > created

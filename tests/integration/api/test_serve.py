@@ -141,6 +141,12 @@ def test_an_address_in_use_is_named(tmp_path: Path) -> None:
             run(Settings.parse(_tables(tmp_path, port=port), {}, source="test"))
 
 
+def test_a_data_directory_that_cannot_be_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidRequest, match="data directory"):
+        run(Settings.parse(_tables(tmp_path / "file"), {}, source="test"))
+
+
 def test_a_given_key_is_not_written_down(start: Start, tmp_path: Path) -> None:
     start(tmp_path, api_key="given")
     assert not (tmp_path / "api-key").exists()
