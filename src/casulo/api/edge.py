@@ -41,7 +41,7 @@ class Edge:
         if scope["type"] == "http":
             await self._http(scope, receive, _Answer(scope, send, self._clock))
         elif scope["type"] == "websocket":
-            await self._websocket(scope, receive, send)
+            await self._websocket(scope, receive, _Answer(scope, send, self._clock))
         else:
             await self._app(scope, receive, send)
 
@@ -108,17 +108,20 @@ class _Answer:
         given = value_of(scope["headers"], REQUEST_ID)
         self.request_id = (given or b"").strip().decode("latin-1") or uuid.uuid4().hex
         self.started = False
+        self._id_line = (REQUEST_ID, self.request_id.encode("latin-1"))
         self._scope = scope
         self._send = send
         self._clock = clock
         scope.setdefault("state", {})["request_id"] = self.request_id
 
     async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
+        if message["type"] == "websocket.accept":
+            message = {**message, "headers": [*message.get("headers", []), self._id_line]}
+        elif message["type"] == "http.response.start":
             self.started = True
             headers = list(message.get("headers", []))
             if value_of(headers, REQUEST_ID) is None:
-                headers.append((REQUEST_ID, self.request_id.encode("latin-1")))
+                headers.append(self._id_line)
             if value_of(headers, b"date") is None:
                 headers.append((b"date", self._clock.date()))
             cors.add(self._scope, headers)

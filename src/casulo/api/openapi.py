@@ -17,7 +17,9 @@ from casulo.api.routes import diagnostics, refused, sandboxes, system
 
 _DESCRIPTION = (
     "Lifecycle of sandboxes. Every path is also served without `/v1`. Any port of a sandbox is reached at "
-    "`/v1/sandboxes/{id}/proxy/{port}/{path}` with every method, and as a WebSocket."
+    "`/v1/sandboxes/{id}/proxy/{port}/{path}` with every method, and as a WebSocket. Programs there see "
+    "`Host: localhost:{port}`, which browser debug ports and development servers accept; what the caller "
+    "used is in `X-Forwarded-Host`. `Authorization` and `Cookie` are not passed on."
 )
 
 
