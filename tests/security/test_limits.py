@@ -12,7 +12,7 @@ import pytest
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.sandbox import AsyncSandbox
 
-FORK_BOMB = "bomb() { bomb | bomb & }; bomb"
+FORK_BOMB = "bomb() { bomb | bomb & }; bomb; sleep 1000"
 THREAD_BOMB = (
     "import threading, time\n"
     "while True:\n"
@@ -76,6 +76,8 @@ async def test_b075_fork_bomb(client: AsyncClient, neighbour: AsyncSandbox, bomb
         )
         print(f"B075: {figures}")
         assert max(times) < NEIGHBOUR_LIMIT, figures
+        refused = await box.commands.run(["true"])
+        assert refused.ok or "process" in refused.error, refused.summary()
         begun = time.monotonic()
         assert await box.health()
         await box.commands.interrupt(started)
@@ -109,7 +111,7 @@ async def test_b023_disk_full_upload_says_so_and_keeps_the_old_file(client: Asyn
 
 async def _limit_holds(box: AsyncSandbox, limit: int) -> None:
     """Without the limit the bomb would take the machine down, so it is tried gently first."""
-    script = f"for i in $(seq {limit + 40}); do sleep 0.5 & done; wait"
+    script = f"for i in $(seq {limit + 40}); do sleep 4 & done; wait"
     assert "fork" in (await box.commands.run(script, timeout=30)).stderr.lower()
 
 
