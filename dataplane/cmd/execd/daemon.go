@@ -18,6 +18,7 @@ import (
 	"casulo.dev/dataplane/internal/environment"
 	"casulo.dev/dataplane/internal/hooks"
 	"casulo.dev/dataplane/internal/process"
+	"casulo.dev/dataplane/internal/strict"
 	"casulo.dev/dataplane/internal/version"
 )
 
@@ -77,7 +78,7 @@ func (d *daemon) start(channel *boot.Channel) (listen []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.services = newServices(d)
+	d.services = newServices(d, listen)
 	if err := d.startUserCode(channel.Log); err != nil {
 		return nil, err
 	}
@@ -112,9 +113,10 @@ func (d *daemon) serve(listeners []net.Listener) {
 	d.server = &http.Server{
 		Handler: newTrimmer(d.services.router), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 	}
+	strict.Protect(d.server)
 	for _, listener := range listeners {
 		go func() {
-			if err := d.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			if err := d.server.Serve(strict.Listener(listener)); !errors.Is(err, http.ErrServerClosed) {
 				log.Printf("event=listener_failed address=%s error=%q", listener.Addr(), err)
 			}
 		}()

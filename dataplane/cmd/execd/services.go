@@ -25,7 +25,7 @@ type services struct {
 	terminals *pty.Service
 }
 
-func newServices(d *daemon) *services {
+func newServices(d *daemon, listen []string) *services {
 	s := &services{router: api.NewRouter(d.document.AccessToken)}
 	s.router.Open("GET /ping", handlePing)
 	s.router.Open("GET /version", handleVersion)
@@ -38,6 +38,7 @@ func newServices(d *daemon) *services {
 	commands.Routes(s.router)
 	sessions.Routes(s.router)
 	s.terminals.Routes(s.router)
+	addFileServices(s.router, d, listen)
 	return s
 }
 

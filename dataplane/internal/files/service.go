@@ -217,3 +217,6 @@ func (c *call) resolveAll() ([]string, error) {
 	}
 	return all, nil
 }
+
+// OwnerName is the name of a user of the sandbox, or the number of one without an account.
+func (s *Service) OwnerName(uid uint32) string { return EscapeName(s.accounts.get().owner(uid)) }
