@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"math"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -37,6 +38,9 @@ func main() {
 		return
 	}
 	log.SetFlags(log.LstdFlags | log.Lmicroseconds | log.LUTC)
+	if err := closeInheritedOnExec(); err != nil {
+		log.Printf("event=descriptors_may_leak error=%q", err)
+	}
 	channel, parsed, err := receive(*bootFD, *document)
 	if err != nil {
 		fail(channel, err)
@@ -55,6 +59,12 @@ func receive(fd int, name string) (*boot.Channel, *boot.Document, error) {
 	}
 	parsed, err := boot.Parse(content)
 	return &boot.Channel{}, parsed, err
+}
+
+// closeInheritedOnExec keeps whatever the starter left open from reaching user processes.
+func closeInheritedOnExec() error {
+	const first = 3
+	return unix.CloseRange(first, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 }
 
 // harden keeps the sandbox's processes from reading our memory and from ending us by signals.

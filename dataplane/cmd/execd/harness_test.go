@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+package main_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// binary is the daemon under test, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(buildAndRun(m))
+}
+
+func buildAndRun(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "execd-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "execd")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, output)
+		return 1
+	}
+	return m.Run()
+}
+
+const token = "secret"
+
+// options say how a daemon is started.
+type options struct {
+	document map[string]any
+	cgroup   bool // give it a delegated cgroup
+	pidOne   bool // make it process 1 of a namespace
+}
+
+// daemon is a running execd.
+type daemon struct {
+	t      *testing.T
+	dir    string
+	url    string
+	cgroup string
+	cmd    *exec.Cmd
+	answer map[string]any
+	exited chan error
+}
+
+// start boots a daemon the way a runtime does, and ends it with the test.
+func start(t *testing.T, o options) *daemon {
+	t.Helper()
+	d := &daemon{t: t, dir: t.TempDir(), exited: make(chan error, 1)}
+	ours, theirs := seqpacketPair(t)
+	defer ours.Close()
+	names, files := d.descriptors(o)
+	message, err := json.Marshal(map[string]any{"v": 1, "fds": names})
+	must(t, err)
+	var fds []int
+	for _, file := range files {
+		fds = append(fds, int(file.Fd()))
+	}
+	must(t, unix.Sendmsg(int(ours.Fd()), message, unix.UnixRights(fds...), nil, 0))
+	for _, file := range files {
+		must(t, file.Close())
+	}
+	d.launch(o, theirs)
+	answer := make([]byte, 64<<10)
+	n, err := unix.Read(int(ours.Fd()), answer)
+	must(t, err)
+	must(t, json.Unmarshal(answer[:n], &d.answer))
+	if listen, ok := d.answer["listen"].([]any); ok {
+		d.url = strings.Replace(listen[0].(string), "tcp://", "http://", 1)
+	}
+	return d
+}
+
+func seqpacketPair(t *testing.T) (ours, theirs *os.File) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	return os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
+}
+
+func (d *daemon) descriptors(o options) (names []string, files []*os.File) {
+	add := func(name string, file *os.File, err error) {
+		must(d.t, err)
+		names, files = append(names, name), append(files, file)
+	}
+	document := map[string]any{
+		"sandbox_id": "test", "access_token": token, "listen": []string{"tcp://127.0.0.1:0"},
+		"entrypoint": []string{"sleep", "infinity"}, "cwd": "/", "envs_file": filepath.Join(d.dir, ".env"),
+		"env": map[string]string{"PATH": os.Getenv("PATH"), "HOME": "/root", "LANG": "C.UTF-8"},
+	}
+	for name, value := range o.document {
+		document[name] = value
+	}
+	content, err := json.Marshal(document)
+	must(d.t, err)
+	boot := filepath.Join(d.dir, "boot.json")
+	must(d.t, os.WriteFile(boot, content, 0o600))
+	file, err := os.Open(boot)
+	add("boot", file, err)
+	flags := os.O_RDWR | os.O_CREATE | os.O_APPEND
+	file, err = os.OpenFile(filepath.Join(d.dir, "events"), flags, 0o600)
+	add("events", file, err)
+	file, err = os.OpenFile(filepath.Join(d.dir, "log"), flags, 0o600)
+	add("log", file, err)
+	if o.cgroup {
+		d.cgroup = makeCgroup(d.t)
+		file, err = os.Open(d.cgroup)
+		add("cgroup", file, err)
+	}
+	return names, files
+}
+
+var cgroupCount atomic.Int64
+
+// makeCgroup delegates a cgroup-v2 directory; the test is skipped where there is none to delegate.
+func makeCgroup(t *testing.T) string {
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(root + "/cgroup.controllers"); err != nil {
+		root += "/unified"
+	}
+	name := fmt.Sprintf("%s/execd-test-%d-%d", root, os.Getpid(), cgroupCount.Add(1))
+	if err := os.Mkdir(name, 0o755); err != nil {
+		t.Skipf("no cgroup-v2 hierarchy can be delegated here: %v", err)
+	}
+	t.Cleanup(func() { removeCgroup(t, name) })
+	return name
+}
+
+func removeCgroup(t *testing.T, name string) {
+	must(t, os.WriteFile(name+"/cgroup.kill", []byte("1"), 0))
+	entries, err := os.ReadDir(name)
+	must(t, err)
+	var dirs []string
+	for _, entry := range entries {
+		if entry.IsDir() {
+			dirs = append(dirs, filepath.Join(name, entry.Name()))
+		}
+	}
+	for _, dir := range append(dirs, name) {
+		eventually(t, time.Second, "the cgroup is empty", func() bool { return os.Remove(dir) == nil })
+	}
+}
+
+func (d *daemon) launch(o options, theirs *os.File) {
+	argv := []string{binary, "--boot-fd", "0"}
+	if o.pidOne {
+		if os.Getuid() != 0 {
+			d.t.Skip("a pid namespace needs root")
+		}
+		argv = append([]string{"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"}, argv...)
+	}
+	d.cmd = exec.Command(argv[0], argv[1:]...)
+	stderr, err := os.Create(filepath.Join(d.dir, "stderr"))
+	must(d.t, err)
+	d.cmd.Stdin, d.cmd.Stdout, d.cmd.Stderr = theirs, stderr, stderr
+	must(d.t, d.cmd.Start())
+	must(d.t, theirs.Close())
+	must(d.t, stderr.Close())
+	go func() { d.exited <- d.cmd.Wait() }()
+	d.t.Cleanup(d.end)
+}
+
+// end stops the daemon, shows what it complained about, and leaves no process behind.
+func (d *daemon) end() {
+	if d.url != "" {
+		if response, err := d.try("POST", "/v1/internal/stop", map[string]any{"grace_ms": 0}, nil); err == nil {
+			response.Body.Close()
+		}
+	}
+	select {
+	case <-d.exited:
+	case <-time.After(10 * time.Second):
+		d.t.Error("the daemon did not end")
+		d.cmd.Process.Kill()
+	}
+	if complaints := d.file("stderr"); d.t.Failed() && complaints != "" {
+		d.t.Logf("the daemon's stderr:\n%s", complaints)
+	}
+}
+
+func (d *daemon) file(name string) string {
+	content, err := os.ReadFile(filepath.Join(d.dir, name))
+	must(d.t, err)
+	return string(content)
+}
+
+// pid is the daemon's own, also when a helper made its namespace.
+func (d *daemon) pid() int {
+	return d.cmd.Process.Pid
+}
+
+var httpClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
+
+func (d *daemon) try(method, path string, body any, header http.Header) (*http.Response, error) {
+	var reader io.Reader
+	switch body := body.(type) {
+	case nil:
+	case string:
+		reader = strings.NewReader(body)
+	default:
+		content, err := json.Marshal(body)
+		must(d.t, err)
+		reader = bytes.NewReader(content)
+	}
+	request, err := http.NewRequest(method, d.url+path, reader)
+	must(d.t, err)
+	if header != nil {
+		request.Header = header.Clone()
+	}
+	request.Header.Set("X-EXECD-ACCESS-TOKEN", token)
+	return httpClient.Do(request)
+}
+
+// call returns the status and the whole body.
+func (d *daemon) call(method, path string, body any) (int, string) {
+	d.t.Helper()
+	response, err := d.try(method, path, body, nil)
+	must(d.t, err)
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	must(d.t, err)
+	return response.StatusCode, string(content)
+}
+
+// event is any event of a stream.
+type event struct {
+	Type      string
+	Timestamp int64
+	Text      string
+	Base64    string
+	Offset    int64
+	Reason    string
+	Signal    string
+	Error     struct {
+		Ename     string
+		Evalue    string
+		Traceback []string
+	}
+}
+
+// result is a stream that was read to its end.
+type result struct {
+	t      *testing.T
+	events []event
+}
+
+func (d *daemon) stream(path string, body any, raw bool) result {
+	d.t.Helper()
+	header := http.Header{}
+	if raw {
+		header.Set("EXECD-STREAM-FRAMING", "raw")
+	}
+	response, err := d.try("POST", path, body, header)
+	must(d.t, err)
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	must(d.t, err)
+	if response.StatusCode != http.StatusOK {
+		d.t.Fatalf("POST %s: %d %s", path, response.StatusCode, content)
+	}
+	return parseStream(d.t, content)
+}
+
+// run executes a command and reads its stream to the end.
+func (d *daemon) run(body map[string]any) result {
+	d.t.Helper()
+	return d.stream("/command", body, false)
+}
+
+func (d *daemon) shell(text string) result {
+	d.t.Helper()
+	return d.run(map[string]any{"command": text})
+}
+
+// parseStream also checks what every stream has to keep: ASCII, one init first, one end last.
+func parseStream(t *testing.T, content []byte) result {
+	t.Helper()
+	r := result{t: t}
+	if bytes.ContainsFunc(content, func(c rune) bool { return c > 0x7e || (c < ' ' && c != '\n') }) {
+		t.Error("the stream is not plain ASCII")
+	}
+	for _, frame := range strings.Split(strings.TrimSuffix(string(content), "\n\n"), "\n\n") {
+		var e event
+		if err := json.Unmarshal([]byte(frame), &e); err != nil {
+			t.Fatalf("%q: %v", frame, err)
+		}
+		if e.Timestamp == 0 {
+			t.Errorf("an event without time: %s", frame)
+		}
+		if e.Type != "ping" {
+			r.events = append(r.events, e)
+		}
+	}
+	terminal := 0
+	for i, e := range r.events {
+		if (e.Type == "init") != (i == 0) {
+			t.Errorf("event %d is %s", i, e.Type)
+		}
+		if e.Type == "error" || e.Type == "execution_complete" {
+			terminal++
+		}
+	}
+	if last := r.last().Type; terminal != 1 || (last != "error" && last != "execution_complete") {
+		t.Errorf("%d terminal events, the last event is %s", terminal, last)
+	}
+	return r
+}
+
+func (r result) id() string { return r.events[0].Text }
+
+func (r result) last() event { return r.events[len(r.events)-1] }
+
+// texts are the events of a stream, as line framing sends them.
+func (r result) texts(kind string) []string {
+	var texts []string
+	for _, e := range r.events {
+		if e.Type == kind {
+			texts = append(texts, e.Text)
+		}
+	}
+	return texts
+}
+
+// bytes are the exact bytes of a stream, as raw framing sends them.
+func (r result) bytes(kind string) []byte {
+	var all []byte
+	for _, e := range r.events {
+		if e.Type != kind {
+			continue
+		}
+		decoded, err := base64.StdEncoding.DecodeString(e.Base64)
+		must(r.t, err)
+		all = append(append(all, e.Text...), decoded...)
+	}
+	return all
+}
+
+func (r result) succeeded() result {
+	r.t.Helper()
+	if r.last().Type != "execution_complete" {
+		r.t.Fatalf("the command failed: %+v", r.events)
+	}
+	return r
+}
+
+func (r result) failedWith(name, value string) result {
+	r.t.Helper()
+	if e := r.last().Error; e.Ename != name || e.Evalue != value {
+		r.t.Fatalf("wanted %s %s, got %+v", name, value, r.last())
+	}
+	return r
+}
+
+func (r result) printed(want ...string) result {
+	r.t.Helper()
+	equal(r.t, strings.Join(r.texts("stdout"), "|"), strings.Join(want, "|"))
+	return r
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func equal[T comparable](t *testing.T, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func eventually(t *testing.T, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("not within %s: %s", limit, what)
+			return
+		}
+	}
+}
+
+// within fails when an operation takes longer.
+func within(t *testing.T, limit time.Duration, operate func()) {
+	t.Helper()
+	begun := time.Now()
+	operate()
+	if took := time.Since(begun); took > limit {
+		t.Errorf("took %s, allowed are %s", took, limit)
+	}
+}
+
+// running counts the living processes whose command line contains text.
+func running(t *testing.T, text string) int {
+	t.Helper()
+	count := 0
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	must(t, err)
+	for _, name := range lines {
+		content, err := os.ReadFile(name)
+		if err == nil && strings.Contains(strings.ReplaceAll(string(content), "\x00", " "), text) {
+			count++
+		}
+	}
+	return count
+}
+
+// memory is the resident size of a process in KiB.
+func memory(t *testing.T, pid int) int {
+	t.Helper()
+	return statusValue(t, pid, "VmRSS:")
+}
+
+func statusValue(t *testing.T, pid int, key string) int {
+	t.Helper()
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	must(t, err)
+	for line := range strings.Lines(string(content)) {
+		if rest, found := strings.CutPrefix(line, key); found {
+			value, err := strconv.Atoi(strings.Fields(rest)[0])
+			must(t, err)
+			return value
+		}
+	}
+	t.Fatalf("no %s", key)
+	return 0
+}
