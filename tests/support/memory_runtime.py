@@ -47,6 +47,7 @@ class MemoryRuntime:
         self.may_destroy = _open_gate()
         self.may_pause = _open_gate()
         self.create_error: Exception | None = None
+        self.cancel_error: Exception | None = None
         self.destroy_error: Exception | None = None
         self.pause_error: Exception | None = None
         self.inspect_error: Exception | None = None
@@ -82,6 +83,11 @@ class MemoryRuntime:
             await self.may_create.wait()
             if self.create_error:
                 raise self.create_error
+        except asyncio.CancelledError:
+            del self.world.boxes[sandbox_id]
+            if self.cancel_error:
+                raise self.cancel_error from None
+            raise
         except BaseException:
             del self.world.boxes[sandbox_id]
             raise

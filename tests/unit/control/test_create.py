@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from datetime import timedelta
 
@@ -186,8 +187,10 @@ async def test_an_endpoint_needs_a_port_that_exists(service: Service, port: int)
 
 async def test_the_service_costs_little_beyond_the_runtime(service: Service) -> None:
     await service.create()
-    started = time.perf_counter()
+    took = []
     for _ in range(50):
+        started = time.perf_counter()
         await service.create(metadata={"a": "b"})
-    each = (time.perf_counter() - started) / 50
-    assert each < 0.010, f"{each * 1000:.2f} ms for a create; about 1.5 ms on an idle machine"
+        took.append(time.perf_counter() - started)
+    middle = statistics.median(took)
+    assert middle < 0.010, f"{middle * 1000:.2f} ms for a create; about 1 ms on an idle machine"

@@ -101,6 +101,21 @@ async def test_a_create_that_fails_while_it_is_deleted_does_not_hang(service: Se
     assert not service.world.boxes
 
 
+async def test_a_start_that_answers_its_interruption_with_an_error_does_not_hang(service: Service) -> None:
+    service.runtime.may_create.clear()
+    service.runtime.cancel_error = RuntimeFailure("could not undo in full")
+    creating = asyncio.create_task(service.create())
+    sandbox_id = await _pending(service)
+    while not service.world.boxes:
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await service.lifecycle.delete(sandbox_id)
+        with pytest.raises(Conflict) as failure:
+            await creating
+    assert failure.value.code == Code.SANDBOX_DELETED_DURING_CREATE
+    await service.is_gone(sandbox_id)
+
+
 async def test_delete_wins_over_a_pause_in_progress(service: Service) -> None:
     made = await service.create()
     service.runtime.may_pause.clear()

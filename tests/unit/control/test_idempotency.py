@@ -44,8 +44,9 @@ async def test_requests_at_the_same_time_share_one_start(service: Service) -> No
     service.runtime.may_create.set()
     outcomes = await asyncio.gather(*calls, other, return_exceptions=True)
     refused = [o for o in outcomes if isinstance(o, Conflict)]
-    made = {o.id for o in outcomes if isinstance(o, Sandbox)}
-    assert len(made) == 1 and len(refused) + sum(isinstance(o, Sandbox) for o in outcomes) == 31
+    made = [o for o in outcomes if isinstance(o, Sandbox)]
+    assert len({o.id for o in made}) == 1 and len(refused) + len(made) == 31
+    assert all(o.status.state is State.RUNNING for o in made), "all wait for the one start"
     assert len(service.world.boxes) == 1 == len(await service.store.all())
 
 
