@@ -36,7 +36,7 @@ class ServerSettings(_Table):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
-    api_key: str | None = None
+    api_key: str | None = Field(default=None, repr=False)
     """None lets the first start write one into the data directory."""
 
     insecure: bool = False
