@@ -211,7 +211,9 @@ func TestSurvivorsDoNotHoldTheStream(t *testing.T) {
 		within(t, time.Second, func() {
 			d.shell("sleep 3131 & (setsid sh -c 'sleep 0.3; echo late; sleep 3131' &); echo done").succeeded().printed("done")
 		})
-		within(t, time.Second, func() { d.shell("yes & echo first >&2").succeeded() })
+		within(t, time.Second, func() {
+			d.stream("/command", map[string]any{"command": "yes & echo first >&2"}, true).succeeded()
+		})
 		if running(t, "sleep 3131") == 0 {
 			t.Error("a finished command's children are to live on")
 		}

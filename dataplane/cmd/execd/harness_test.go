@@ -53,6 +53,8 @@ type options struct {
 	document map[string]any
 	cgroup   bool // give it a delegated cgroup
 	pidOne   bool // make it process 1 of a namespace
+	// withoutBash hides bash from it.
+	withoutBash bool
 }
 
 // daemon is a running execd.
@@ -170,6 +172,10 @@ func (d *daemon) launch(o options, theirs *os.File) {
 			d.t.Skip("a pid namespace needs root")
 		}
 		argv = append([]string{"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"}, argv...)
+	}
+	if o.withoutBash {
+		hide := `for b in $(which -a bash); do mount --bind /dev/null $b; done; exec "$@"`
+		argv = append([]string{"unshare", "--mount", "sh", "-c", hide, "sh"}, argv...)
 	}
 	d.cmd = exec.Command(argv[0], argv[1:]...)
 	stderr, err := os.Create(filepath.Join(d.dir, "stderr"))

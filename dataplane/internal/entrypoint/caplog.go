@@ -103,10 +103,12 @@ func (l *Log) moveToFront(from int64) (int64, error) {
 		if first {
 			part = fromNextLine(part)
 		}
-		if _, err := l.file.WriteAt(part, to); err != nil {
-			return 0, err
+		// Not WriteAt, which refuses a file that was opened to append.
+		written, err := unix.Pwrite(int(l.file.Fd()), part, to)
+		if err != nil || written < len(part) {
+			return 0, errors.Join(io.ErrShortWrite, err)
 		}
-		to += int64(len(part))
+		to += int64(written)
 	}
 	return to, nil
 }
