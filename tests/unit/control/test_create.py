@@ -193,4 +193,4 @@ async def test_the_service_costs_little_beyond_the_runtime(service: Service) -> 
         await service.create(metadata={"a": "b"})
         took.append(time.perf_counter() - started)
     middle = statistics.median(took)
-    assert middle < 0.010, f"{middle * 1000:.2f} ms for a create; about 1 ms on an idle machine"
+    assert middle < 0.010, f"{middle * 1000:.2f} ms for a create"
