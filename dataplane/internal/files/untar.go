@@ -88,9 +88,13 @@ func (u *unpacker) close() {
 }
 
 func (u *unpacker) extract() error {
-	archive := tar.NewReader(bufio.NewReaderSize(u.call.request.Body, 256<<10))
+	source := &archiveSource{reader: bufio.NewReaderSize(u.call.request.Body, 256<<10)}
+	archive := tar.NewReader(source)
 	for {
 		header, err := archive.Next()
+		if errors.Is(err, io.EOF) && source.exhausted {
+			return brokenArchive(io.ErrUnexpectedEOF)
+		}
 		if errors.Is(err, io.EOF) {
 			return u.settle()
 		}
@@ -102,6 +106,20 @@ func (u *unpacker) extract() error {
 		}
 		u.entries++
 	}
+}
+
+// archiveSource notices when the data ends before the end mark does: the reader of archives takes both for an end, but
+// without the mark it may be the end of a program that was killed while packing.
+type archiveSource struct {
+	reader    io.Reader
+	exhausted bool
+}
+
+// Read implements io.Reader.
+func (a *archiveSource) Read(p []byte) (int, error) {
+	n, err := a.reader.Read(p)
+	a.exhausted = a.exhausted || errors.Is(err, io.EOF)
+	return n, err
 }
 
 func brokenArchive(err error) error {
