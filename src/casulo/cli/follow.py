@@ -50,7 +50,8 @@ async def follow(
                     _copy(data, outputs[stream])
                 case Exit():
                     describe_end(item)
-                    return INTERRUPTED if interrupts.used and item.interrupted else code_of(item)
+                    stopped = interrupts.used and item.interrupted and item.signal
+                    return INTERRUPTED if stopped else code_of(item)
     raise AssertionError("a stream of events gives an Exit or raises")
 
 

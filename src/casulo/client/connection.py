@@ -184,19 +184,26 @@ def _merge(
 
 def _url(domain: str, protocol: str) -> str:
     """`domain` may bring its own scheme and path; bare IPv6 literals get their brackets."""
-    text = domain.strip().rstrip("/")
+    text = domain.strip()
     if "://" not in text:
         if text.count(":") > 1 and not text.startswith("["):
             text = f"[{text}]"
         text = f"{protocol}://{text}"
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_address(text):
         raise InvalidRequest(
             f"{domain!r} is not the address of a server",
             code=Code.INVALID_PARAMETER,
             hint="write host:port, or a URL that begins with http:// or https://",
         )
-    return text
+    return text.rstrip("/")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _seconds(value: object) -> float:
