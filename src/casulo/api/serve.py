@@ -82,7 +82,8 @@ async def _main(settings: Settings, home: Home, listener: socket.socket) -> None
 async def _lifecycle(settings: Settings) -> AsyncIterator[Lifecycle]:
     """Store, runtimes and the service over them, open; closed in reverse."""
     runtimes = registry.build(settings.runtime.enabled, settings.runtime.default, _factories(settings))
-    store = await Store.open(f"sqlite:///{settings.data_dir / 'casulo.db'}")
+    # The lock on the data directory makes this process the database's only writer.
+    store = await Store.open(f"sqlite:///{settings.data_dir / 'casulo.db'}", exclusive=True)
     try:
         lifecycle = Lifecycle(store, runtimes, settings.control)
         try:

@@ -32,17 +32,22 @@ Change = Callable[[Sandbox], Sandbox]
 class Store:
     """All of it; `control` is the only user. Open with `await Store.open(url)`."""
 
-    def __init__(self, connection: sa.Connection, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, connection: sa.Connection, thread: ThreadPoolExecutor, exclusive: bool) -> None:
         self._connection = connection
         self._thread = thread
+        # What the only writer wrote last is what a read would find. The store's thread changes it.
+        self._latest: dict[str, Sandbox] | None = {} if exclusive else None
 
     @classmethod
-    async def open(cls, url: str) -> Self:
-        """Connect, bring the schema up to date. `url` is SQLAlchemy's, e.g. sqlite:////path/file."""
+    async def open(cls, url: str, *, exclusive: bool = False) -> Self:
+        """Connect, bring the schema up to date. `url` is SQLAlchemy's, e.g. sqlite:////path/file.
+
+        `exclusive` promises that nobody else writes to it; single sandboxes are then read from memory.
+        """
         thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         try:
             loop = asyncio.get_running_loop()
-            return cls(await loop.run_in_executor(thread, _connected, url), thread)
+            return cls(await loop.run_in_executor(thread, _connected, url), thread, exclusive)
         except BaseException:
             thread.shutdown(wait=False)
             raise
@@ -54,20 +59,21 @@ class Store:
 
     async def insert(self, sandbox: Sandbox, claim: Claim | None = None) -> Claim | None:
         """Record a new sandbox; with a claim that somebody holds already, only return theirs."""
-        return await self._call(_insert, sandbox, claim)
+        return await self._call(self._insert, sandbox, claim)
 
     async def get(self, sandbox_id: str) -> Sandbox | None:
         """The sandbox, None when there is none (any more)."""
-        record = await self._call(_read, sandbox_id)
-        return record.sandbox if record else None
+        if self._latest and sandbox_id in self._latest:
+            return self._latest[sandbox_id]
+        return await self._call(self._read, sandbox_id)
 
     async def update(self, sandbox_id: str, change: Change) -> Sandbox | None:
         """Apply `change` atomically; what it raises leaves unchanged rows. None when there is no row."""
-        return await self._call(_update, sandbox_id, change)
+        return await self._call(self._update, sandbox_id, change)
 
     async def remove(self, tombstone: Tombstone, *, release_claim: bool) -> None:
         """Replace the row by a tombstone; `release_claim` lets its idempotency key be used again."""
-        await self._call(_remove, tombstone, release_claim)
+        await self._call(self._remove, tombstone, release_claim)
 
     async def list(self, query: Query) -> Page:
         """One page, newest first; sandboxes of the same microsecond stay in the order of their ids."""
@@ -96,6 +102,30 @@ class Store:
     async def purge(self, before: datetime) -> None:
         """Forget tombstones older than `before`, and the idempotency keys of what they stood for."""
         await self._call(_purge, before)
+
+    def _insert(self, connection: sa.Connection, sandbox: Sandbox, claim: Claim | None) -> Claim | None:
+        holder = _insert(connection, sandbox, claim)
+        if holder is None:
+            self._note(sandbox.id, sandbox)
+        return holder
+
+    def _read(self, connection: sa.Connection, sandbox_id: str) -> Sandbox | None:
+        record = _read(connection, sandbox_id)
+        return self._note(sandbox_id, record.sandbox if record else None)
+
+    def _update(self, connection: sa.Connection, sandbox_id: str, change: Change) -> Sandbox | None:
+        return self._note(sandbox_id, _update(connection, sandbox_id, change))
+
+    def _remove(self, connection: sa.Connection, tombstone: Tombstone, release_claim: bool) -> None:
+        _remove(connection, tombstone, release_claim)
+        self._note(tombstone.sandbox_id, None)
+
+    def _note(self, sandbox_id: str, sandbox: Sandbox | None) -> Sandbox | None:
+        if self._latest is not None and sandbox is None:
+            self._latest.pop(sandbox_id, None)
+        elif self._latest is not None and sandbox is not None:
+            self._latest[sandbox_id] = sandbox
+        return sandbox
 
     async def _call(self, work: Callable[..., T], *args: Any) -> T:
         loop = asyncio.get_running_loop()

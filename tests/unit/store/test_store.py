@@ -276,3 +276,16 @@ async def test_sqlite_is_told_to_be_quick_and_safe(url: str) -> None:
     assert found == wanted
     connection.close()
     connection.engine.dispose()
+
+
+async def test_an_exclusive_store_reads_what_it_wrote_and_forgets_what_it_removed(url: str) -> None:
+    store = await Store.open(url, exclusive=True)
+    made = sandbox(1)
+    await store.insert(made)
+    assert await store.get(made.id) == made
+    changed = await store.update(made.id, lambda found: replace(found, metadata={"k": "v"}))
+    assert await store.get(made.id) == changed
+    assert changed != made
+    await store.remove(Tombstone(made.id, NOW, "DELETING", None), release_claim=False)
+    assert await store.get(made.id) is None
+    await store.close()
