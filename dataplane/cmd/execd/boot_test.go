@@ -181,7 +181,7 @@ func TestIdleDaemonIsSmall(t *testing.T) {
 	d := start(t, options{})
 	d.shell("true").succeeded()
 	eventually(t, 4*time.Second, "at most 6 MiB are resident", func() bool { return memory(t, d.pid()) <= 6<<10 })
-	info, err := os.Stat(binary)
+	info, err := os.Stat(program)
 	must(t, err)
 	if info.Size() > 12<<20 {
 		t.Errorf("the binary has %d bytes", info.Size())

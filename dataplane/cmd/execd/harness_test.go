@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// binary is the daemon under test, built once.
-var binary string
+// program is the daemon under test, built once.
+var program string
 
 func TestMain(m *testing.M) {
 	os.Exit(buildAndRun(m))
@@ -36,8 +36,8 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "execd")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, ".")
+	program = filepath.Join(dir, "execd")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, output)
@@ -55,6 +55,10 @@ type options struct {
 	pidOne   bool // make it process 1 of a namespace
 	// withoutBash hides bash from it.
 	withoutBash bool
+	// pids is the tasks file of a cgroup-v1 group for user processes.
+	pids string
+	// prefix goes before the daemon's command line.
+	prefix []string
 }
 
 // daemon is a running execd.
@@ -131,6 +135,10 @@ func (d *daemon) descriptors(o options) (names []string, files []*os.File) {
 		file, err = os.Open(d.cgroup)
 		add("cgroup", file, err)
 	}
+	if o.pids != "" {
+		file, err = os.OpenFile(o.pids, os.O_WRONLY, 0)
+		add("pids", file, err)
+	}
 	return names, files
 }
 
@@ -166,7 +174,7 @@ func removeCgroup(t *testing.T, name string) {
 }
 
 func (d *daemon) launch(o options, theirs *os.File) {
-	argv := []string{binary, "--boot-fd", "0"}
+	argv := []string{program, "--boot-fd", "0"}
 	if o.pidOne {
 		if os.Getuid() != 0 {
 			d.t.Skip("a pid namespace needs root")
@@ -177,6 +185,7 @@ func (d *daemon) launch(o options, theirs *os.File) {
 		hide := `for b in $(which -a bash); do mount --bind /dev/null $b; done; exec "$@"`
 		argv = append([]string{"unshare", "--mount", "sh", "-c", hide, "sh"}, argv...)
 	}
+	argv = append(o.prefix, argv...)
 	d.cmd = exec.Command(argv[0], argv[1:]...)
 	stderr, err := os.Create(filepath.Join(d.dir, "stderr"))
 	must(d.t, err)
