@@ -75,3 +75,8 @@ Limit = Annotated[
 Env = Annotated[
     list[str] | None, typer.Option("-e", "--env", metavar="KEY=VALUE", help="Environment variable.")
 ]
+Resource = Annotated[
+    list[str] | None,
+    typer.Option("--resource", metavar="KEY=VALUE", help="Limit, such as cpu=500m or memory=1Gi."),
+]
+Isolation = Annotated[str | None, typer.Option("--isolation", help="auto, container, gvisor or microvm.")]

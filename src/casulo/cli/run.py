@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from casulo.cli.arguments import Env, Limit, Output, Words, Workdir, pairs
+from casulo.cli.arguments import Env, Isolation, Limit, Output, Resource, Words, Workdir, pairs
 from casulo.cli.follow import follow
 from casulo.cli.piped import piped_stdin
 from casulo.cli.printer import Printer, note
@@ -36,13 +36,8 @@ def run_command(
     env: Env = None,
     workdir: Workdir = None,
     timeout: Limit = None,
-    resource: Annotated[
-        list[str] | None,
-        typer.Option("--resource", metavar="KEY=VALUE", help="Limit, such as cpu=500m or memory=1Gi."),
-    ] = None,
-    isolation: Annotated[
-        str | None, typer.Option("--isolation", help="auto, container, gvisor or microvm.")
-    ] = None,
+    resource: Resource = None,
+    isolation: Isolation = None,
     output: Output = None,
 ) -> None:
     """Run a command in a new sandbox and remove the sandbox afterwards.

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from casulo.cli.arguments import Env, Output, SandboxId, duration, lifetime, pairs
+from casulo.cli.arguments import (
+    Env,
+    Isolation,
+    Output,
+    Resource,
+    SandboxId,
+    duration,
+    lifetime,
+    pairs,
+)
 from casulo.cli.printer import Printer, plain
 from casulo.cli.progress import waiting
 from casulo.cli.state import State, run
@@ -53,16 +62,11 @@ def create(
     extension: Annotated[
         list[str] | None, typer.Option("--extension", metavar="KEY=VALUE", help="Extension parameter.")
     ] = None,
-    resource: Annotated[
-        list[str] | None,
-        typer.Option("--resource", metavar="KEY=VALUE", help="Limit, such as cpu=500m or memory=1Gi."),
-    ] = None,
+    resource: Resource = None,
     entrypoint: Annotated[
         list[str] | None, typer.Option("--entrypoint", help="One word of the entrypoint; repeat it.")
     ] = None,
-    isolation: Annotated[
-        str | None, typer.Option("--isolation", help="auto, container, gvisor or microvm.")
-    ] = None,
+    isolation: Isolation = None,
     ready_timeout: Ready = 30.0,
     output: Output = None,
 ) -> None:
