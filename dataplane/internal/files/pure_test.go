@@ -5,6 +5,7 @@ package files
 
 import (
 	"encoding/json"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -187,4 +188,18 @@ func TestAccounts(t *testing.T) {
 	if groups := parseAccounts("", "").supplementary(0); len(groups) != 0 {
 		t.Fatal(groups)
 	}
+}
+
+// FuzzResolve: whatever a request calls a path becomes an absolute, clean one, or an error.
+func FuzzResolve(f *testing.F) {
+	for _, seed := range []string{"~", "~/x", "$HOME/../x", "${HOME", "a//b/..", "/..", "$UNSET/", "\U0010FEFF", "a\x00"} {
+		f.Add(seed)
+	}
+	service := &Service{config: Config{Base: "/base", Lookup: func(name string) (string, bool) { return "/home/" + name, name != "UNSET" }}}
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := (&call{service: service}).resolve(text)
+		if err == nil && (p != path.Clean(p) || !path.IsAbs(p) || strings.ContainsRune(p, 0)) {
+			t.Fatalf("%q became %q", text, p)
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -153,20 +154,34 @@ func FuzzLocalName(f *testing.F) {
 	})
 }
 
+// FuzzUnpack builds archives of three entries that may lead into each other and looks for anything beside the target.
 func FuzzUnpack(f *testing.F) {
-	var seed bytes.Buffer
-	w := tar.NewWriter(&seed)
-	_ = w.WriteHeader(&tar.Header{Name: "a/b", Typeflag: tar.TypeReg, Size: 1, Mode: 0o644})
-	_, _ = io.WriteString(w, "x")
-	_ = w.Close()
-	f.Add(seed.Bytes())
+	f.Add("way", "way/x", "..", byte(tar.TypeSymlink))
+	f.Add("a", "a/b", "../../x", byte(tar.TypeLink))
+	f.Add("d/", "./d/../e", "/tmp", byte(tar.TypeDir))
 	b := newBench(f)
-	f.Fuzz(func(t *testing.T, archive []byte) {
-		inner := *b
-		inner.t = t
-		status := inner.do("POST", query("/files/tar", "path", b.at("box/in")), bytes.NewReader(archive), nil).status
+	f.Fuzz(func(t *testing.T, first, second, target string, kind byte) {
+		var archive bytes.Buffer
+		w := tar.NewWriter(&archive)
+		for _, header := range []tar.Header{
+			{Name: first, Linkname: target, Typeflag: kind}, {Name: second, Typeflag: tar.TypeReg}, {Name: target, Typeflag: tar.TypeReg},
+		} {
+			header.Mode = 0o755
+			if w.WriteHeader(&header) != nil {
+				return
+			}
+		}
+		if w.Close() != nil {
+			return
+		}
+		request := httptest.NewRequest("POST", query("/files/tar", "path", b.at("box/in")), &archive)
+		c := &call{service: b.service, writer: httptest.NewRecorder(), request: request}
+		_ = c.unpack()
 		if entries, err := os.ReadDir(b.at("box")); err != nil || len(entries) != 1 {
-			t.Fatalf("status %d, and something got out: %v %v", status, entries, err)
+			t.Fatalf("something got out: %v %v", entries, err)
+		}
+		if err := removeTree(request.Context(), b.at("box/in")); err != nil {
+			t.Fatal(err)
 		}
 	})
 }

@@ -238,7 +238,8 @@ func (u *unpacker) attributes(fd int, header *tar.Header) error {
 	return setModified(fd, header.ModTime.UnixNano())
 }
 
-// settle gives directories their attributes, innermost last entries first, and makes everything durable at once.
+// settle gives directories their attributes, the last entries first. Unlike an upload it does not wait for the disk: a
+// flush of thousands of small files, or of the whole file system, would hold up everybody else on the machine.
 func (u *unpacker) settle() error {
 	for i := len(u.later) - 1; i >= 0; i-- {
 		header := u.later[i]
@@ -250,9 +251,5 @@ func (u *unpacker) settle() error {
 			return failed("unpack", path.Join(u.root, header.Name), inTheWay(err))
 		}
 	}
-	err := unix.Syncfs(u.rootFD)
-	if is(err, unix.ENOSYS, unix.EINVAL) {
-		return nil
-	}
-	return failed("sync", u.root, err)
+	return nil
 }
