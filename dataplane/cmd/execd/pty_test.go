@@ -122,6 +122,10 @@ func TestB019ResizeReattachReplay(t *testing.T) {
 	equal(t, s.frame("connected")["mode"], any("pty"))
 	s.until("# ").press("trap 'echo CHAN''GED' WINCH; stty size\r")
 	s.until("\r24 80\r\n")
+	// The signal goes to the foreground: wait until that is the shell again.
+	for !strings.HasSuffix(s.text.String(), "# ") {
+		s.read()
+	}
 	s.send(map[string]any{"type": "resize", "cols": 120, "rows": 40})
 	s.press("\r")
 	s.until("CHANGED")
