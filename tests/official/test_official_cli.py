@@ -42,7 +42,8 @@ class Cli:
         return done.stdout
 
     def json(self, *arguments: str) -> Any:
-        return json.loads(self.run(*arguments, "-o", "json"))
+        verbs = arguments[:2]
+        return json.loads(self.run(*verbs, "-o", "json", *arguments[2:]))
 
 
 @pytest.fixture(params=["direct", "proxy"])
@@ -82,7 +83,8 @@ def test_commands(cli: Cli, box: str) -> None:
 
 
 def test_failed_command_has_a_status(cli: Cli, box: str) -> None:
-    cli.run("command", "run", box, "-o", "raw", "--", "sh", "-c", "exit 7", status=7)
+    told = cli.run("command", "run", box, "-o", "raw", "--", "sh", "-c", "echo before; exit 7", status=1)
+    assert "before" in told
 
 
 def test_files(cli: Cli, box: str, tmp_path: Path) -> None:
