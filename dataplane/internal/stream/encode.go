@@ -20,11 +20,19 @@ func appendQuoted[T string | []byte](dst []byte, text T) []byte {
 	return append(appendEscaped(append(dst, '"'), text), '"')
 }
 
+// plain are the bytes that stand for themselves in a JSON string.
+var plain = func() (set [256]bool) {
+	for c := ' '; c < 0x7f; c++ {
+		set[c] = c != '"' && c != '\\'
+	}
+	return set
+}()
+
 func appendEscaped[T string | []byte](dst []byte, text T) []byte {
 	start := 0
 	for i := 0; i < len(text); {
 		c := text[i]
-		if c >= ' ' && c < 0x7f && c != '"' && c != '\\' {
+		if plain[c] {
 			i++
 			continue
 		}

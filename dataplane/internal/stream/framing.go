@@ -72,6 +72,7 @@ var heldLines atomic.Int64
 // text "\n". A line that outgrows the bound is sent in several events.
 type lineFraming struct {
 	lines [3]line
+	head  []byte // how every event of the piece at hand starts
 }
 
 type line struct {
@@ -81,7 +82,8 @@ type line struct {
 }
 
 func (f *lineFraming) piece(out *buffer, p output.Piece) {
-	l, kind, data := &f.lines[p.Stream], kindOf(p.Stream), p.Data
+	l, data := &f.lines[p.Stream], p.Data
+	f.begin(p.Stream)
 	for len(data) > 0 {
 		if l.afterCR && data[0] == '\n' {
 			data, l.afterCR = data[1:], false
@@ -90,13 +92,17 @@ func (f *lineFraming) piece(out *buffer, p output.Piece) {
 		l.afterCR = false
 		end := lineEnd(data)
 		if end < 0 {
-			l.hold(out, kind, data)
+			l.hold(out, f.head, data)
 			return
 		}
-		l.emit(out, kind, data[:end])
+		l.emit(out, f.head, data[:end])
 		l.afterCR = data[end] == '\r'
 		data = data[end+1:]
 	}
+}
+
+func (f *lineFraming) begin(stream output.Stream) {
+	f.head = append(appendHead(f.head[:0], kindOf(stream)), `,"text":"`...)
 }
 
 // lineEnd finds the first CR or LF.
@@ -114,7 +120,8 @@ func lineEnd(data []byte) int {
 func (f *lineFraming) finish(out *buffer) {
 	for stream := range f.lines {
 		if l := &f.lines[stream]; l.size > 0 {
-			l.emit(out, kindOf(output.Stream(stream)), nil)
+			f.begin(output.Stream(stream))
+			l.emit(out, f.head, nil)
 		}
 	}
 }
@@ -126,13 +133,13 @@ func (f *lineFraming) release() {
 }
 
 // hold keeps the start of a line until its end arrives.
-func (l *line) hold(out *buffer, kind string, data []byte) {
+func (l *line) hold(out *buffer, head, data []byte) {
 	if heldLines.Load()+int64(len(data)) <= maxHeldLines {
 		l.add(data)
 		return
 	}
 	rest := output.Unfinished(data)
-	l.emit(out, kind, data[:len(data)-rest])
+	l.emit(out, head, data[:len(data)-rest])
 	l.add(data[len(data)-rest:])
 }
 
@@ -155,16 +162,17 @@ func (l *line) add(data []byte) {
 }
 
 // emit sends the held start and its end as one event.
-func (l *line) emit(out *buffer, kind string, end []byte) {
+func (l *line) emit(out *buffer, head, end []byte) {
+	dst := append(out.bytes, head...)
 	if l.size == 0 {
 		if len(end) == 0 {
 			end = []byte("\n")
 		}
-		out.add(appendText(out.bytes, kind, end))
+		out.add(append(appendEscaped(dst, end), "\"}\n\n"...))
 		return
 	}
 	l.add(end)
-	out.add(append(appendHead(out.bytes, kind), `,"text":"`...))
+	out.add(dst)
 	for _, part := range l.parts {
 		out.add(appendEscaped(out.bytes, part))
 	}
