@@ -58,6 +58,7 @@ def shell_text(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else shlex.join(words)
 
 
+# Every command takes it, and State.of reads it from the command's context.
 Output = Annotated[
     Format | None,
     typer.Option("-o", "--output", help="Print results as a table, as JSON, or as they are (raw)."),

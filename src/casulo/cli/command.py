@@ -65,12 +65,12 @@ def run(
     async def watch() -> int:
         async with state.sandbox(sandbox_id) as sandbox:
             given = piped_stdin() if stdin else None
-            return await follow(sandbox, what, state.printer(output), {**options, "stdin": given})
+            return await follow(sandbox, what, state.printer(), {**options, "stdin": given})
 
     if not background:
         raise typer.Exit(run_async(watch()))
     command_id = run_async(start())
-    printer = state.printer(output)
+    printer = state.printer()
     printer.done(command_id, execution_id=command_id, sandbox_id=sandbox_id, mode="background")
 
 
@@ -83,7 +83,7 @@ def status(ctx: typer.Context, sandbox_id: SandboxId, command_id: CommandId, out
         async with state.sandbox(sandbox_id) as sandbox:
             return await sandbox.commands.status(command_id)
 
-    state.printer(output).record(run_async(main()))
+    state.printer().record(run_async(main()))
 
 
 @app.command()
@@ -102,7 +102,7 @@ def logs(
             return await sandbox.commands.logs(command_id, cursor)
 
     found = run_async(main())
-    printer = state.printer(output)
+    printer = state.printer()
     if printer.json:
         printer.record({"content": found.text, "cursor": found.cursor})
         return
@@ -124,4 +124,4 @@ def interrupt(
             await sandbox.commands.interrupt(command_id)
 
     run_async(main())
-    state.printer(output).done(f"interrupted {command_id}", execution_id=command_id, status="interrupted")
+    state.printer().done(f"interrupted {command_id}", execution_id=command_id, status="interrupted")

@@ -57,7 +57,7 @@ def init(
     if path.exists() and not force:
         raise typer.BadParameter(f"{path} exists; use --force to overwrite it")
     _save(path, TEMPLATE)
-    state.printer(output).done(f"wrote {path}", path=str(path))
+    state.printer().done(f"wrote {path}", path=str(path))
 
 
 @app.command()
@@ -65,7 +65,7 @@ def show(ctx: typer.Context, output: Output = None) -> None:
     """Show what options, environment and file come to. The API key is not shown."""
     state = State.of(ctx)
     connection = state.connection()
-    state.printer(output).record(
+    state.printer().record(
         {
             "config_file": str(_path(state)),
             "url": connection.url,
@@ -93,7 +93,7 @@ def set_(
     section, _, name = key.partition(".")
     before = path.read_text(encoding="utf-8") if path.exists() else TEMPLATE
     _save(path, with_value(before, section, name, _literal(KEYS[key], value)))
-    state.printer(output).done(f"set {key} in {path}", key=key, path=str(path))
+    state.printer().done(f"set {key} in {path}", key=key, path=str(path))
 
 
 def with_value(text: str, section: str, name: str, literal: str) -> str:

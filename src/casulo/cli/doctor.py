@@ -21,7 +21,7 @@ def doctor(ctx: typer.Context, output: Output = None) -> None:
     state = State.of(ctx)
     settings = Settings.load(None, os.environ)
     checks = report(settings.local, settings.data_dir)
-    state.printer(output).rows(checks, ["name", "ok", "detail", "fix"])
+    state.printer().rows(checks, ["name", "ok", "detail", "fix"])
     missing = [check.name for check in checks if not check.ok and check.required]
     if missing:
         note(f"osb: required and missing: {', '.join(missing)}")

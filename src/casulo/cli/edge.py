@@ -30,7 +30,7 @@ class Edge(TyperGroup):
         try:
             return super().invoke(ctx)
         except CasuloError as error:
-            _show(error, ctx.find_object(State) or State())
+            _show(error, State.last(ctx))
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

@@ -32,10 +32,17 @@ Group = Annotated[str | None, typer.Option("--group", help="Group that owns it."
 COLUMNS = ["path", "type", "size", "mode", "owner", "group", "modified_at"]
 
 
-def _with_files(ctx: typer.Context, sandbox_id: str, use: Callable[[AsyncFiles], Awaitable[T]]) -> T:
+def _with_files(
+    ctx: typer.Context, sandbox_id: str, use: Callable[[AsyncFiles], Awaitable[T]], *, quiet: bool = False
+) -> T:
+    """`quiet` where the result itself appears bit by bit."""
+
     async def main() -> T:
-        async with State.of(ctx).sandbox(sandbox_id) as sandbox, waiting("working"):
-            return await use(sandbox.files)
+        async with State.of(ctx).sandbox(sandbox_id) as sandbox:
+            if quiet:
+                return await use(sandbox.files)
+            async with waiting("working"):
+                return await use(sandbox.files)
 
     return run(main())
 
@@ -53,7 +60,7 @@ def cat(ctx: typer.Context, sandbox_id: SandboxId, path: Place, encoding: Encodi
                 sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
 
-    _with_files(ctx, sandbox_id, copy)
+    _with_files(ctx, sandbox_id, copy, quiet=True)
 
 
 @app.command()
@@ -75,7 +82,7 @@ def write(
         await files.write(path, data, mode=mode, owner=owner, group=group)
 
     _with_files(ctx, sandbox_id, put)
-    State.of(ctx).printer(output).done(f"wrote {path}", path=path, status="written")
+    State.of(ctx).printer().done(f"wrote {path}", path=path, status="written")
 
 
 @app.command()
@@ -99,7 +106,7 @@ def upload(
     else:
         with _opened(local_path) as file, transfer("uploading", local_path.stat().st_size) as shown:
             run(put(file, shown))
-    state.printer(output).done(
+    state.printer().done(
         f"uploaded {local_path} to {remote_path}", path=remote_path, source=str(local_path), status="uploaded"
     )
 
@@ -141,7 +148,7 @@ def download(
         return
     with staged(local_path) as file:
         run(fetch(file))
-    state.printer(output).done(
+    state.printer().done(
         f"downloaded {remote_path} to {local_path}",
         path=str(local_path),
         source=remote_path,
@@ -153,7 +160,7 @@ def download(
 def rm(ctx: typer.Context, sandbox_id: SandboxId, paths: Places, output: Output = None) -> None:
     """Delete files; those that do not exist are no error."""
     _with_files(ctx, sandbox_id, lambda files: files.delete(*paths))
-    _each(ctx, paths, "deleted", output)
+    _each(ctx, paths, "deleted")
 
 
 @app.command()
@@ -166,7 +173,7 @@ def mv(
 ) -> None:
     """Move or rename a file or directory."""
     _with_files(ctx, sandbox_id, lambda files: files.move(source, destination))
-    printer = State.of(ctx).printer(output)
+    printer = State.of(ctx).printer()
     printer.done(f"moved {source} to {destination}", source=source, destination=destination, status="moved")
 
 
@@ -182,14 +189,14 @@ def mkdir(
 ) -> None:
     """Make directories with all their parents."""
     _with_files(ctx, sandbox_id, lambda files: files.mkdir(*paths, mode=mode, owner=owner, group=group))
-    _each(ctx, paths, "created", output)
+    _each(ctx, paths, "created")
 
 
 @app.command()
 def rmdir(ctx: typer.Context, sandbox_id: SandboxId, paths: Places, output: Output = None) -> None:
     """Remove directories with everything in them."""
     _with_files(ctx, sandbox_id, lambda files: files.rmdir(*paths))
-    _each(ctx, paths, "removed", output)
+    _each(ctx, paths, "removed")
 
 
 @app.command("ls")
@@ -202,7 +209,7 @@ def list_(
 ) -> None:
     """List what is in a directory."""
     found = _with_files(ctx, sandbox_id, lambda files: files.list(path, depth=depth))
-    State.of(ctx).printer(output).rows(map(_described, found), COLUMNS)
+    State.of(ctx).printer().rows(map(_described, found), COLUMNS)
 
 
 @app.command()
@@ -215,7 +222,7 @@ def search(
 ) -> None:
     """Find files by name below a directory."""
     found = _with_files(ctx, sandbox_id, lambda files: files.search(path, pattern))
-    State.of(ctx).printer(output).rows(map(_described, found), COLUMNS)
+    State.of(ctx).printer().rows(map(_described, found), COLUMNS)
 
 
 @app.command()
@@ -223,7 +230,7 @@ def info(ctx: typer.Context, sandbox_id: SandboxId, paths: Places, output: Outpu
     """Show size, owner, mode and times."""
     found = _with_files(ctx, sandbox_id, lambda files: files.info_many(paths))
     rows = [{**_described(entry), "path": path} for path, entry in found.items()]
-    State.of(ctx).printer(output).rows(rows, COLUMNS)
+    State.of(ctx).printer().rows(rows, COLUMNS)
 
 
 @app.command()
@@ -238,7 +245,7 @@ def chmod(
 ) -> None:
     """Set permissions, and the owner if wanted."""
     _with_files(ctx, sandbox_id, lambda files: files.chmod(path, mode, owner=owner, group=group))
-    State.of(ctx).printer(output).done(f"set {path} to {mode}", path=path, mode=mode, status="changed")
+    State.of(ctx).printer().done(f"set {path} to {mode}", path=path, mode=mode, status="changed")
 
 
 @app.command()
@@ -252,12 +259,12 @@ def replace(
 ) -> None:
     """Replace every occurrence of a text in a file."""
     count = _with_files(ctx, sandbox_id, lambda files: files.replace(path, old, new))
-    State.of(ctx).printer(output).done(f"replaced {count} in {path}", path=path, replaced_count=count)
+    State.of(ctx).printer().done(f"replaced {count} in {path}", path=path, replaced_count=count)
 
 
-def _each(ctx: typer.Context, paths: list[str], status: str, output: Any) -> None:
+def _each(ctx: typer.Context, paths: list[str], status: str) -> None:
     rows = [{"path": path, "status": status} for path in paths]
-    State.of(ctx).printer(output).rows(rows, ["path", "status"])
+    State.of(ctx).printer().rows(rows, ["path", "status"])
 
 
 def _described(entry: FileInfo) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def run_command(
     state = State.of(ctx)
     spec = {"image": image, "resources": pairs(resource, "--resource"), "isolation": isolation}
     options = {"cwd": workdir, "timeout": timeout, "env": pairs(env, "--env")}
-    raise typer.Exit(run(_run(state, spec, list(words), state.printer(output), options)))
+    raise typer.Exit(run(_run(state, spec, list(words), state.printer(), options)))
 
 
 async def _run(

@@ -87,7 +87,7 @@ def create(
     else:
         given |= _defaults(state, image, timeout)
     info = run(_create(state, given, ready_timeout))
-    printer = state.printer(output)
+    printer = state.printer()
     if printer.json:
         printer.record(described(info))
     else:
@@ -151,7 +151,7 @@ def list_(
         return {"items": [described(info) for info in found], "pagination": paging}
 
     listing = run(main())
-    printer = state.printer(output)
+    printer = state.printer()
     if not printer.json:
         for item in listing["items"]:
             item["status"] = item["status"]["state"]
@@ -167,7 +167,7 @@ def get(ctx: typer.Context, sandbox_id: SandboxId, output: Output = None) -> Non
         async with state.client() as client:
             return await client.get(sandbox_id)
 
-    state.printer(output).record(described(run(main())))
+    state.printer().record(described(run(main())))
 
 
 @app.command()
@@ -186,7 +186,7 @@ def kill(
 
     run(main())
     rows = [{"sandbox_id": sandbox_id, "status": "terminated"} for sandbox_id in sandbox_ids]
-    state.printer(output).rows(rows, ["sandbox_id", "status"])
+    state.printer().rows(rows, ["sandbox_id", "status"])
 
 
 @app.command()
@@ -199,7 +199,7 @@ def pause(ctx: typer.Context, sandbox_id: SandboxId, output: Output = None) -> N
             await sandbox.pause()
 
     run(main())
-    state.printer(output).done(f"paused {sandbox_id}", sandbox_id=sandbox_id, status="paused")
+    state.printer().done(f"paused {sandbox_id}", sandbox_id=sandbox_id, status="paused")
 
 
 @app.command()
@@ -217,7 +217,7 @@ def resume(
             await sandbox.resume(ready_timeout=resume_timeout)
 
     run(main())
-    state.printer(output).done(f"resumed {sandbox_id}", sandbox_id=sandbox_id, status="running")
+    state.printer().done(f"resumed {sandbox_id}", sandbox_id=sandbox_id, status="running")
 
 
 @app.command()
@@ -238,7 +238,7 @@ def renew(
             return (await client.renew(sandbox_id, timeout)).isoformat()
 
     until = run(main())
-    state.printer(output).done(f"lives until {until}", sandbox_id=sandbox_id, expires_at=until)
+    state.printer().done(f"lives until {until}", sandbox_id=sandbox_id, expires_at=until)
 
 
 @app.command()
@@ -256,7 +256,7 @@ def endpoint(
             found = await client.endpoint(sandbox_id, port)
         return {"endpoint": found.address, "headers": dict(found.headers)}
 
-    state.printer(output).record(run(main()))
+    state.printer().record(run(main()))
 
 
 @app.command()
@@ -270,7 +270,7 @@ def health(ctx: typer.Context, sandbox_id: SandboxId, output: Output = None) -> 
 
     healthy = run(main())
     word = "healthy" if healthy else "unhealthy"
-    state.printer(output).done(f"{sandbox_id} is {word}", sandbox_id=sandbox_id, healthy=healthy)
+    state.printer().done(f"{sandbox_id} is {word}", sandbox_id=sandbox_id, healthy=healthy)
     raise typer.Exit(0 if healthy else 1)
 
 
@@ -283,7 +283,7 @@ def metrics(
 ) -> None:
     """Show what a sandbox uses of its processors and memory."""
     state = State.of(ctx)
-    printer = state.printer(output)
+    printer = state.printer()
 
     async def main() -> None:
         async with state.sandbox(sandbox_id) as sandbox:

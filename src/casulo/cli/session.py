@@ -28,9 +28,7 @@ def create(ctx: typer.Context, sandbox_id: SandboxId, workdir: Workdir = None, o
             return (await sandbox.sessions.create(workdir)).id
 
     session_id = run_async(main())
-    state.printer(output).done(
-        session_id, sandbox_id=sandbox_id, session_id=session_id, working_directory=workdir
-    )
+    state.printer().done(session_id, sandbox_id=sandbox_id, session_id=session_id, working_directory=workdir)
 
 
 @app.command()
@@ -71,4 +69,4 @@ def delete(ctx: typer.Context, sandbox_id: SandboxId, session_id: SessionId, out
             await sandbox.sessions.attach(session_id).delete()
 
     run_async(main())
-    state.printer(output).done(f"deleted {session_id}", session_id=session_id, status="deleted")
+    state.printer().done(f"deleted {session_id}", session_id=session_id, status="deleted")

@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from casulo.client import AsyncClient, AsyncSandbox, Connection
 
 T = TypeVar("T")
+_META = "casulo.cli.state"
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,24 @@ class State:
 
     @staticmethod
     def of(ctx: typer.Context) -> State:
-        """The state that the main command prepared."""
+        """What the main command prepared, with the `--output` of the command itself where that was given."""
         state = ctx.find_object(State)
         assert state is not None
+        if ctx.params.get("output") is not None:
+            state = replace(state, output=ctx.params["output"])
+        ctx.meta[_META] = state
         return state
 
-    def printer(self, output: Format | None = None, default: Format = Format.TABLE) -> Printer:
-        """Prints in the format of the command, else of the main command, else `default`."""
+    @staticmethod
+    def last(ctx: Any) -> State:
+        """The state that the command which just failed used."""
+        found: State | None = ctx.meta.get(_META)
+        return found or ctx.find_object(State) or State()
+
+    def printer(self) -> Printer:
+        """Prints in the format that was asked for."""
         color = self.color and "NO_COLOR" not in os.environ
-        return Printer(output or self.output or default, color=color)
+        return Printer(self.output or Format.TABLE, color=color)
 
     def connection(self) -> Connection:
         """The server that options, environment and files name."""

@@ -23,7 +23,7 @@ def version(
     """Show the versions of this client, of the daemon it carries, and of the server it talks to."""
     state = State.of(ctx)
     found = {"client": __version__, "daemon": carried_daemon(), **run(_server(state, sandbox_id))}
-    state.printer(output).record(found)
+    state.printer().record(found)
 
 
 def carried_daemon() -> str:

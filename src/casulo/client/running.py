@@ -148,9 +148,8 @@ class Follower:
 
     async def _abandon(self) -> None:
         """Best effort: the caller is already leaving, with an error of its own or cancelled."""
-        if not self.command_id or not self._replayable:
-            return
-        await try_to_interrupt(self._channel, self.command_id)
+        if self.command_id:
+            await try_to_interrupt(self._channel, self.command_id)
 
     def _broken(self, message: str) -> StreamBroken:
         return StreamBroken(

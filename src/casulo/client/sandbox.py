@@ -33,6 +33,9 @@ DEFAULT_IMAGE = "host"
 DEFAULT_TIMEOUT = 600.0
 DEFAULT_READY_TIMEOUT = 30.0
 HEALTH_TIMEOUT = 5.0
+_GRACE = 5.0
+"""Seconds for which the server's own verdict on a slow start is waited for: it says more than a timeout."""
+
 _FIRST_POLL = 0.01
 _SLOWEST_POLL = 0.25
 
@@ -165,11 +168,7 @@ class AsyncSandbox:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        try:
-            if self._created:
-                await asyncio.shield(self.kill())
-        finally:
-            await self.close()
+        await (asyncio.shield(self.kill()) if self._created else self.close())
 
     async def close(self) -> None:
         """Close the connections that belong to this handle; the sandbox stays."""
@@ -182,9 +181,12 @@ class AsyncSandbox:
         return self.info
 
     async def kill(self) -> None:
-        """End and remove it. That it is gone already is no error."""
-        with contextlib.suppress(NotFound):
-            await self._client.kill(self.id)
+        """End and remove it, and close this handle's connections. That it is gone already is no error."""
+        try:
+            with contextlib.suppress(NotFound):
+                await self._client.kill(self.id)
+        finally:
+            await self.close()
 
     async def renew(self, timeout: Duration) -> datetime:
         """Let it live for `timeout` seconds from now; returns its new end."""
@@ -261,7 +263,7 @@ async def _made(
     client: AsyncClient, wire: Mapping[str, Any], key: str | None, limit: float
 ) -> tuple[SandboxInfo, Endpoint | None]:
     """Create; when the caller leaves meanwhile, wait for the answer and remove what it made."""
-    timeout = max(limit, client.connection.request_timeout)
+    timeout = max(limit + _GRACE, client.connection.request_timeout)
     making = asyncio.ensure_future(client.create(wire, idempotency_key=key, timeout=timeout))
     try:
         return await asyncio.shield(making)

@@ -11,6 +11,7 @@ from casulo.client.channel import Channel
 from casulo.client.records import parse
 from casulo.client.results import Capture, Handler, Result
 from casulo.client.running import Follower
+from casulo.client.supply import interrupt
 
 
 class AsyncSession:
@@ -46,6 +47,10 @@ class AsyncSession:
             async for item in events:
                 await capturing.take(item)
         return await capturing.result(follower.command_id, merged=False)
+
+    async def interrupt(self) -> None:
+        """End what runs in the session; the session stays."""
+        await interrupt(self._channel, self.id)
 
     async def delete(self) -> None:
         """End the session and what still runs in it."""

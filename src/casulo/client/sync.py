@@ -104,6 +104,7 @@ class Session(Twin[AsyncSession]):
         return self._source.id
 
     run = blocking(AsyncSession.run)
+    interrupt = blocking(AsyncSession.interrupt)
     delete = blocking(AsyncSession.delete)
 
 

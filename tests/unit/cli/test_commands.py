@@ -118,10 +118,11 @@ def test_errors_are_one_line_with_the_remedy(osb: Osb, lone_osb: Osb) -> None:
     done = osb.run("sandbox", "get", "no-such-id")
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"osb: no sandbox with id 'no-such-id'" in done.stderr
-    assert (
-        json.loads(osb.run("-o", "json", "sandbox", "get", "no-such-id").stderr)["code"]
-        == "SANDBOX::NOT_FOUND"
-    )
+    for words in (
+        ["-o", "json", "sandbox", "get", "no-such-id"],
+        ["sandbox", "get", "no-such-id", "-o", "json"],
+    ):
+        assert json.loads(osb.run(*words).stderr)["code"] == "SANDBOX::NOT_FOUND"
 
 
 def test_without_a_server_the_error_names_the_way_out(lone_osb: Osb) -> None:

@@ -86,24 +86,24 @@ class Line:
             writer.transport.abort()
             return
         self._open |= {writer, forth}
-        await asyncio.gather(
-            _copy(reader, forth, lambda _: None), _copy(back, writer, self._count), return_exceptions=True
-        )
+        await asyncio.gather(self._copy(reader, forth), self._copy_back(back, writer), return_exceptions=True)
         forth.close()
         await asyncio.gather(forth.wait_closed(), return_exceptions=True)
 
-    def _count(self, size: int) -> None:
-        if self.cut_after is not None:
-            self.cut_after -= size
-            if self.cut_after <= 0:
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while chunk := await reader.read(4096):
+            writer.write(chunk)
+            await writer.drain()
+        writer.close()
+
+    async def _copy_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while chunk := await reader.read(4096):
+            if self.cut_after is not None and len(chunk) >= self.cut_after:
+                writer.write(chunk[: self.cut_after - 1])
                 self.cut()
-
-
-async def _copy(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]
-) -> None:
-    while chunk := await reader.read(4096):
-        writer.write(chunk)
-        await writer.drain()
-        count(len(chunk))
-    writer.close()
+                return
+            if self.cut_after is not None:
+                self.cut_after -= len(chunk)
+            writer.write(chunk)
+            await writer.drain()
+        writer.close()
