@@ -89,7 +89,7 @@ func (c *call) list() error {
 	defer closeFD(fd)
 	out := c.beginArray()
 	if depth > 0 {
-		err = walk(c.request.Context(), fd, visitor{enter: func(v visit) (bool, error) {
+		err = walk(c.request.Context(), fd, visitor{unreadable: listedAlready, enter: func(v visit) (bool, error) {
 			info := describe(join(p, v.relative), v.status, v.dir, v.name, out.accounts)
 			return v.depth < depth, out.add(info)
 		}})
@@ -98,6 +98,14 @@ func (c *call) list() error {
 		return failed("list", p, err)
 	}
 	return out.end()
+}
+
+// listedAlready passes over a closed directory, which is in the list itself, but not over an entry that would be missing.
+func listedAlready(v visit, err error) error {
+	if v.status == nil {
+		return err
+	}
+	return nil
 }
 
 func depthOf(text string) (int, error) {

@@ -9,15 +9,11 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"net/http"
 	"path/filepath"
 	"slices"
-
-	"casulo.dev/dataplane/internal/api"
 )
 
-// maxReplaceSize bounds the memory of an edit; larger files are for tools that stream.
-const maxReplaceSize = 128 << 20
+const replaceBuffer = 1 << 20
 
 type replacement struct {
 	Old string `json:"old"`
@@ -58,18 +54,23 @@ func (c *call) replace() error {
 	return c.done()
 }
 
+// replaceIn reads the file twice: the first time only to count, so that a file without the text is not touched.
 func (c *call) replaceIn(p string, item replacement) (int, error) {
 	target, err := filepath.EvalSymlinks(p)
 	if err != nil {
 		return 0, failed("open", p, unwrapPath(err))
 	}
-	content, err := readWhole(target)
+	source, _, err := openRegular(target)
 	if err != nil {
 		return 0, err
 	}
-	count := bytes.Count(content, []byte(item.Old))
-	if count == 0 {
-		return 0, nil
+	defer closeQuietly(source)
+	count, err := substitute(io.Discard, source, []byte(item.Old), nil)
+	if err != nil || count == 0 {
+		return 0, failed("read", target, unwrapPath(err))
+	}
+	if _, err := source.Seek(0, io.SeekStart); err != nil {
+		return 0, failed("read", target, unwrapPath(err))
 	}
 	batch := newBatch(c.service)
 	defer batch.abandon()
@@ -77,28 +78,59 @@ func (c *call) replaceIn(p string, item replacement) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := file.Write(bytes.ReplaceAll(content, []byte(item.Old), []byte(item.New))); err != nil {
-		return 0, failed("write", target, unwrapPath(err))
+	count, err = substitute(file, source, []byte(item.Old), []byte(item.New))
+	if err == nil {
+		err = file.apply(0, ownership{-1, -1})
 	}
-	if err := file.apply(0, ownership{-1, -1}); err != nil {
-		return 0, err
+	if err != nil {
+		return 0, failed("write", target, unwrapPath(err))
 	}
 	batch.seal(file)
 	return count, batch.commit()
 }
 
-func readWhole(p string) ([]byte, error) {
-	file, st, err := openRegular(p)
-	if err != nil {
-		return nil, err
+// substitute copies in to out with every occurrence of old, from left to right, replaced. It needs the memory of two
+// occurrences, whatever the size of the file.
+func substitute(out io.Writer, in io.Reader, old, replacement []byte) (count int, err error) {
+	buffer := make([]byte, max(replaceBuffer, 2*len(old)))
+	held := 0
+	for {
+		n, readErr := io.ReadFull(in, buffer[held:])
+		ended := errors.Is(readErr, io.EOF) || errors.Is(readErr, io.ErrUnexpectedEOF)
+		if readErr != nil && !ended {
+			return count, readErr
+		}
+		window := buffer[:held+n]
+		for {
+			i := bytes.Index(window, old)
+			if i < 0 {
+				break
+			}
+			if err := writeAll(out, window[:i], replacement); err != nil {
+				return count, err
+			}
+			window = window[i+len(old):]
+			count++
+		}
+		// The end of the window may be the beginning of an occurrence.
+		keep := min(len(window), len(old)-1)
+		if ended {
+			keep = 0
+		}
+		if err := writeAll(out, window[:len(window)-keep]); err != nil || ended {
+			return count, err
+		}
+		held = copy(buffer, window[len(window)-keep:])
 	}
-	defer closeQuietly(file)
-	if st.size > maxReplaceSize {
-		return nil, fail(http.StatusBadRequest, api.CodeInvalidFile, "%s is too large to edit: %d bytes, at most %d",
-			EscapeName(p), st.size, maxReplaceSize)
+}
+
+func writeAll(out io.Writer, pieces ...[]byte) error {
+	for _, piece := range pieces {
+		if _, err := out.Write(piece); err != nil {
+			return err
+		}
 	}
-	content, err := io.ReadAll(io.LimitReader(file, maxReplaceSize+1))
-	return content, failed("read", p, unwrapPath(err))
+	return nil
 }
 
 func isPathError(err error) bool {

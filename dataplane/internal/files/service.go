@@ -9,6 +9,8 @@ import (
 	"path"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"casulo.dev/dataplane/internal/api"
 )
 
@@ -137,7 +139,9 @@ func (c *call) finish(err error) {
 	}
 	shown := toProblem(err)
 	if c.committed {
-		log.Printf("event=answer_broken_off path=%q error=%q", c.request.URL.Path, shown.message)
+		if c.request.Context().Err() == nil && !is(err, unix.EPIPE, unix.ECONNRESET) {
+			log.Printf("event=answer_broken_off path=%q error=%q", c.request.URL.Path, shown.message)
+		}
 		panic(http.ErrAbortHandler)
 	}
 	api.WriteError(c.writer, shown.status, shown.code, shown.message)

@@ -6,6 +6,7 @@ package files
 import (
 	"errors"
 	"io"
+	"log"
 	"os"
 	"path"
 
@@ -205,7 +206,10 @@ func (st *staged) discard() {
 		st.file = nil
 	}
 	if st.temp != "" {
-		_ = unix.Unlinkat(fdOf(st.dir), st.temp, 0) // the next start looks again if this fails
+		if err := unix.Unlinkat(fdOf(st.dir), st.temp, 0); ignoreMissing(err) != nil {
+			log.Printf("event=leftover_not_deleted name=%q error=%q", st.temp, err)
+			st.noted = false // so the journal keeps the directory for the next start
+		}
 		st.temp = ""
 	}
 	st.release()

@@ -34,7 +34,8 @@ type visitor struct {
 	enter func(v visit) (bool, error)
 	// leave, when set, sees each directory again after its children.
 	leave func(v visit) error
-	// unreadable, when set, hears of a directory that could not be opened or listed. Nil ignores such directories.
+	// unreadable, when set, hears of a directory that could not be opened or listed, and of an entry that could not be
+	// looked at, which has no status. Nil passes both over.
 	unreadable func(v visit, err error) error
 	// afterOpen, when set, is called with every directory opened for a descent.
 	afterOpen func(v visit, fd int) error
@@ -99,14 +100,18 @@ func (w *walker) run() error {
 }
 
 func (w *walker) step(top *level, name string) error {
-	st, err := statAt(top.fd, name, unix.AT_SYMLINK_NOFOLLOW)
-	if err != nil {
-		return nil // it vanished between listing and looking
-	}
-	v := visit{dir: top.fd, name: name, relative: name, depth: top.self.depth + 1, status: st}
+	v := visit{dir: top.fd, name: name, relative: name, depth: top.self.depth + 1}
 	if top.self.relative != "" {
 		v.relative = top.self.relative + "/" + name
 	}
+	st, err := statAt(top.fd, name, unix.AT_SYMLINK_NOFOLLOW)
+	if is(err, unix.ENOENT) {
+		return nil // it vanished between listing and looking
+	}
+	if err != nil {
+		return w.skip(v, err)
+	}
+	v.status = st
 	descend, err := w.hooks.enter(v)
 	if err != nil || !descend || !st.isDir() {
 		return err

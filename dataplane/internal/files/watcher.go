@@ -95,7 +95,7 @@ func (w *watcher) addTree(relative string, report bool) error {
 	}}
 	hooks.enter = func(v visit) (bool, error) {
 		if report && !strings.HasPrefix(v.name, w.hidden) {
-			w.report(watchEvent{Type: "created", IsDir: v.status.isDir()}, path.Join(relative, v.relative))
+			w.found(path.Join(relative, v.relative), v.status)
 		}
 		return v.status.isDir(), nil
 	}
@@ -106,6 +106,15 @@ func (w *watcher) addTree(relative string, report bool) error {
 		return nil // not readable for this identity, virtual, or gone
 	}
 	return walk(w.ctx, fd, hooks)
+}
+
+// found reports what was already there when its directory began to be watched. A file may have been written to the end
+// by then, and who waits for that must not wait forever.
+func (w *watcher) found(relative string, st *status) {
+	w.report(watchEvent{Type: "created", IsDir: st.isDir()}, relative)
+	if st.isRegular() {
+		w.report(watchEvent{Type: "written"}, relative)
+	}
 }
 
 // forget drops the watches of a directory that left the tree.

@@ -210,7 +210,9 @@ func (s *Service) badGateway(w http.ResponseWriter, r *http.Request, to target, 
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // the caller left
 	}
-	log.Printf("event=proxy_failed port=%d error=%q", to.port, err)
+	if !errors.Is(err, syscall.ECONNREFUSED) { // nobody listens yet: callers poll for that, the log need not
+		log.Printf("event=proxy_failed port=%d error=%q", to.port, err)
+	}
 	header := w.Header()
 	header.Set("Content-Type", "text/plain; charset=utf-8")
 	header.Set("Content-Length", strconv.Itoa(len("Bad Gateway")))
