@@ -25,6 +25,7 @@ import (
 // Codes of a failed boot.
 const (
 	codeInvalidEntrypoint = "SANDBOX::INVALID_ENTRYPOINT"
+	codeInvalidParameter  = "SANDBOX::INVALID_PARAMETER"
 	codeStartFailed       = "SANDBOX::START_FAILED"
 )
 
@@ -154,8 +155,12 @@ func fail(channel *boot.Channel, cause error) {
 	log.Printf("event=boot_failed error=%q", cause)
 	code := codeStartFailed
 	var invalid *entrypoint.InvalidError
-	if errors.As(cause, &invalid) {
+	var unscheduled *hooks.InvalidError
+	switch {
+	case errors.As(cause, &invalid):
 		code = codeInvalidEntrypoint
+	case errors.As(cause, &unscheduled):
+		code = codeInvalidParameter
 	}
 	if channel != nil {
 		if err := channel.Failed(code, cause); err != nil {

@@ -24,18 +24,25 @@ type schedule interface {
 	next(after time.Time) time.Time
 }
 
+// InvalidError says that hooks were asked for which can never run as written.
+type InvalidError struct{ cause error }
+
+func (e *InvalidError) Error() string { return e.cause.Error() }
+
+func (e *InvalidError) Unwrap() error { return e.cause }
+
 // ParseAll checks all periodic hooks before anything starts.
 func ParseAll(hooks []boot.Hook) ([]Scheduled, error) {
 	var all []Scheduled
 	names := map[string]bool{}
 	for _, hook := range hooks {
 		if hook.Name == "" || names[hook.Name] {
-			return nil, fmt.Errorf("periodic hooks need names of their own, %q is not one", hook.Name)
+			return nil, &InvalidError{fmt.Errorf("periodic hooks need names of their own, %q is not one", hook.Name)}
 		}
 		names[hook.Name] = true
 		when, err := parseSchedule(hook.Schedule)
 		if err != nil {
-			return nil, fmt.Errorf("the schedule of the hook %s: %w", hook.Name, err)
+			return nil, &InvalidError{fmt.Errorf("the schedule of the hook %s: %w", hook.Name, err)}
 		}
 		all = append(all, Scheduled{hook: hook, when: when})
 	}

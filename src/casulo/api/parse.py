@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Iterable
 from urllib.parse import parse_qsl
 
-from casulo.api.wire import CreateSandboxRequest
+from casulo.api.wire import CreateSandboxRequest, Lifecycle
 from casulo.model.draft import Draft
 from casulo.model.errors import Code, InvalidRequest, Unsupported
-from casulo.model.sandbox import Platform
+from casulo.model.sandbox import Hook, Platform
 from casulo.model.states import State
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -68,12 +68,6 @@ _REFUSED: list[tuple[Callable[[CreateSandboxRequest], object], str, str, str]] =
         "upload what the sandbox needs",
     ),
     (
-        lambda r: any((r.lifecycle or {}).values()),
-        Code.NOT_SUPPORTED,
-        "lifecycle: this server runs no hooks",
-        "run the commands yourself once the sandbox is there",
-    ),
-    (
         lambda r: (r.extensions or {}).get(_ISOLATED_SESSIONS) == "enable",
         Code.NOT_SUPPORTED,
         f"extensions.{_ISOLATED_SESSIONS}: this server's sandboxes have no isolated sessions",
@@ -97,7 +91,20 @@ def draft_of(request: CreateSandboxRequest) -> Draft:
         extensions=request.extensions or {},
         platform=Platform(request.platform.os, request.platform.arch) if request.platform else None,
         timeout_seconds=request.timeout,
+        pre_start=_pre_start(request.lifecycle),
+        periodic=_periodic(request.lifecycle),
     )
+
+
+def _pre_start(lifecycle: Lifecycle | None) -> Hook | None:
+    if lifecycle is None or lifecycle.preStart is None:
+        return None
+    return Hook(tuple(lifecycle.preStart.command), lifecycle.preStart.timeoutSeconds)
+
+
+def _periodic(lifecycle: Lifecycle | None) -> tuple[Hook, ...]:
+    hooks = (lifecycle.periodic if lifecycle else None) or ()
+    return tuple(Hook(tuple(h.command), h.timeoutSeconds, h.name, h.schedule) for h in hooks)
 
 
 def states_of(texts: Iterable[str]) -> frozenset[State] | None:

@@ -62,6 +62,42 @@ class CredentialProxy(_Request):
     enabled: bool = False
 
 
+class _Strict(BaseModel):
+    """Members that are not known are refused: a hook that is spelled wrong would silently not run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PreStart(_Strict):
+    """Runs before the entrypoint; its failure fails the start."""
+
+    command: list[str] = Field(min_length=1)
+    timeoutSeconds: int = Field(default=60, ge=1, le=10800)
+
+
+class Periodic(_Strict):
+    """Runs again and again, never twice at once."""
+
+    name: str = Field(min_length=1)
+    schedule: str = Field(description="Five cron fields in UTC, @hourly and its kin, or `@every 30s`.")
+    command: list[str] = Field(min_length=1)
+    timeoutSeconds: int = Field(default=60, ge=1, le=300)
+
+
+class Lifecycle(_Strict):
+    """Commands that the sandbox's daemon runs by itself."""
+
+    preStart: PreStart | None = None
+    periodic: list[Periodic] | None = None
+
+    @model_validator(mode="after")
+    def _named_apart(self) -> Self:
+        names = [hook.name for hook in self.periodic or []]
+        if len(names) != len(set(names)):
+            raise ValueError("periodic hooks need names of their own")
+        return self
+
+
 class CreateSandboxRequest(_Request):
     """What a sandbox shall be."""
 
@@ -87,7 +123,7 @@ class CreateSandboxRequest(_Request):
     credentialProxy: CredentialProxy | None = None
     secureAccess: bool | None = None
     volumes: list[dict[str, Any]] | None = None
-    lifecycle: dict[str, Any] | None = None
+    lifecycle: Lifecycle | None = None
     extensions: dict[str, str] | None = None
 
     @property

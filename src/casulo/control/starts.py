@@ -23,6 +23,7 @@ from casulo.model.errors import CasuloError, Code, Conflict, TimedOut
 from casulo.model.sandbox import Handle, Sandbox
 from casulo.model.states import State
 from casulo.runtimes.base import Runtime
+from casulo.runtimes.bootchannel import start_limit
 from casulo.store.query import Claim
 
 _Step = Callable[[], Awaitable[None]]
@@ -88,14 +89,14 @@ class Starts:
 
     async def _started(self, sandbox: Sandbox, runtime: Runtime) -> Sandbox:
         async with self._turns, self._context.locks.hold(sandbox.id):
-            handle = await self._within_limit(runtime.create(sandbox.id, sandbox.spec), sandbox.id)
+            handle = await self._within_limit(runtime.create(sandbox.id, sandbox.spec), sandbox)
             now = self._context.now()
             running = await self._context.update(sandbox.id, lambda s: _running(s, sandbox, handle, now))
         _log.info("sandbox.running", sandbox=sandbox.id, seconds=(now - sandbox.created_at).total_seconds())
         return running
 
-    async def _within_limit(self, create: Coroutine[Any, Any, Handle], sandbox_id: str) -> Handle:
-        limit = self._context.settings.sandbox.start_timeout_seconds
+    async def _within_limit(self, create: Coroutine[Any, Any, Handle], sandbox: Sandbox) -> Handle:
+        limit = start_limit(self._context.settings.sandbox.start_timeout_seconds, sandbox.spec)
         try:
             async with asyncio.timeout(limit) as timer:
                 return await create
@@ -103,7 +104,7 @@ class Starts:
             if not timer.expired():
                 raise
             raise TimedOut(
-                f"sandbox {sandbox_id} did not start within {limit:g} s and was removed",
+                f"sandbox {sandbox.id} did not start within {limit:g} s and was removed",
                 code=Code.SANDBOX_START_TIMEOUT,
                 hint="raise [sandbox] start_timeout_seconds if this machine needs longer",
             ) from error

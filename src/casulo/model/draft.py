@@ -18,6 +18,7 @@ from casulo.model.errors import Code, InvalidRequest, Unsupported
 from casulo.model.sandbox import (
     DEFAULT_ENTRYPOINT,
     MIN_TIMEOUT_SECONDS,
+    Hook,
     Isolation,
     Platform,
     Resources,
@@ -55,6 +56,8 @@ class Draft:
     platform: Platform | None = None
     timeout_seconds: int | None = None
     isolation: Isolation = Isolation.AUTO
+    pre_start: Hook | None = None
+    periodic: tuple[Hook, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ def complete(
         isolation=isolation_of(draft),
         platform=_platform(draft.platform),
         timeout_seconds=draft.timeout_seconds,
+        pre_start=draft.pre_start,
+        periodic=draft.periodic,
     )
 
 

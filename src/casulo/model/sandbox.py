@@ -46,11 +46,24 @@ class Platform:
 
 
 @dataclass(frozen=True)
+class Hook:
+    """A command that the daemon runs by itself, ended after its timeout.
+
+    Without a name it runs once, before the entrypoint; with name and schedule again and again.
+    """
+
+    command: tuple[str, ...]
+    timeout_seconds: int
+    name: str = ""
+    schedule: str = ""
+
+
+@dataclass(frozen=True)
 class Spec:
     """What the caller asked for, completed with defaults; immutable but for `metadata`.
 
     `resource_limits` is the caller's own text, kept to be echoed; `resources` is its meaning.
-    `entrypoint` is None when the image decides.
+    `entrypoint` is empty when the image decides. The entrypoint is not started when `pre_start` fails.
     """
 
     image: str
@@ -62,6 +75,8 @@ class Spec:
     isolation: Isolation = Isolation.AUTO
     platform: Platform | None = None
     timeout_seconds: int | None = None
+    pre_start: Hook | None = None
+    periodic: tuple[Hook, ...] = ()
 
 
 @dataclass(frozen=True)

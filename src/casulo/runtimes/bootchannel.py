@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from casulo.model.errors import CasuloError, Code, InvalidRequest, RuntimeFailure, TimedOut
-from casulo.model.sandbox import EXECD_PORT, Spec
+from casulo.model.sandbox import EXECD_PORT, Hook, Spec
 
 VERSION = 1
 DESCRIPTORS = ("events", "log", "cgroup", "pids")
@@ -26,14 +26,6 @@ DESCRIPTORS = ("events", "log", "cgroup", "pids")
 ENVS_FILE = "/opt/opensandbox/.env"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _REPLY_LIMIT = 64 * 1024
-
-
-@dataclass(frozen=True)
-class PreStart:
-    """A command that must succeed before the entrypoint is started."""
-
-    command: tuple[str, ...]
-    timeout_seconds: int = 60
 
 
 @dataclass(frozen=True)
@@ -51,7 +43,8 @@ class BootDocument:
     envs_file: str = ENVS_FILE
     log_cap_bytes: int = 10 * 1024 * 1024
     stop_grace_ms: int = 5000
-    pre_start: PreStart | None = None
+    pre_start: Hook | None = None
+    periodic: tuple[Hook, ...] = ()
 
     def encode(self) -> bytes:
         """The document as the daemon reads it; absent members are left out."""
@@ -68,11 +61,25 @@ class BootDocument:
             "stop_grace_ms": self.stop_grace_ms,
         }
         if self.pre_start:
-            body["pre_start"] = {
-                "command": self.pre_start.command,
-                "timeout_seconds": self.pre_start.timeout_seconds,
-            }
+            body["pre_start"] = _hook(self.pre_start)
+        if self.periodic:
+            body["periodic"] = [_hook(hook) for hook in self.periodic]
         return json.dumps(body).encode()
+
+
+def _hook(hook: Hook) -> dict[str, Any]:
+    whole = {
+        "name": hook.name,
+        "schedule": hook.schedule,
+        "command": hook.command,
+        "timeout_seconds": hook.timeout_seconds,
+    }
+    return {key: value for key, value in whole.items() if value}
+
+
+def start_limit(base_seconds: float, spec: Spec) -> float:
+    """Seconds that a start may take: what the machine needs, and what the caller's own hook may."""
+    return base_seconds + (spec.pre_start.timeout_seconds if spec.pre_start else 0)
 
 
 @dataclass(frozen=True)
@@ -185,6 +192,8 @@ def _refused(code: str, message: str) -> CasuloError:
         return InvalidRequest(
             message, code=code, hint="name a program that exists inside the image and may be executed"
         )
+    if code == Code.INVALID_PARAMETER:
+        return InvalidRequest(message, code=code, hint="correct the request and send it again")
     return RuntimeFailure(message, code=code)
 
 

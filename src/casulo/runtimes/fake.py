@@ -97,7 +97,8 @@ class FakeRuntime:
         except BaseException:
             await asyncio.shield(self.destroy(sandbox_id, None, 0))
             raise
-        self._watch.add(sandbox_id, *_process_of(handle))
+        if not self._watch.add(sandbox_id, *_process_of(handle)):
+            asyncio.get_running_loop().call_soon(self._ended, sandbox_id)
         return handle
 
     async def _boot(self, folder: Folder, sandbox_id: str, spec: Spec) -> Handle:
@@ -109,7 +110,8 @@ class FakeRuntime:
                 pid, started = await _to_its_end(functools.partial(self._spawn, folder, theirs.fileno()))
             descriptors = folder.descriptors(stack)
             document = _document(folder, sandbox_id, spec, token)
-            ready = await bootchannel.handshake(ours, document, descriptors, self._start_timeout)
+            limit = bootchannel.start_limit(self._start_timeout, spec)
+            ready = await bootchannel.handshake(ours, document, descriptors, limit)
         host, port = _address(ready)
         return Handle(host, port, token, {"pid": pid, "started": started})
 
@@ -220,6 +222,8 @@ def _document(folder: Folder, sandbox_id: str, spec: Spec, token: str) -> bootch
         uid=os.getuid(),
         gid=os.getgid(),
         envs_file=envs,
+        pre_start=spec.pre_start,
+        periodic=spec.periodic,
     )
 
 

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from casulo.model.errors import CasuloError, Code, InvalidRequest, RuntimeFailure, TimedOut
-from casulo.model.sandbox import Resources, Spec
+from casulo.model.sandbox import Hook, Resources, Spec
 from casulo.runtimes.bootchannel import (
     BootDocument,
-    PreStart,
     Ready,
     environment,
     handshake,
@@ -93,7 +92,8 @@ def test_the_document_has_the_agreed_shape() -> None:
         envs_file="/e",
         log_cap_bytes=7,
         stop_grace_ms=8,
-        pre_start=PreStart(("true",), 9),
+        pre_start=Hook(("true",), 9),
+        periodic=(Hook(("date",), 5, "tick", "@every 30s"),),
     )
     assert json.loads(document.encode()) == {
         "sandbox_id": "id-1",
@@ -107,6 +107,7 @@ def test_the_document_has_the_agreed_shape() -> None:
         "log_cap_bytes": 7,
         "stop_grace_ms": 8,
         "pre_start": {"command": ["true"], "timeout_seconds": 9},
+        "periodic": [{"name": "tick", "schedule": "@every 30s", "command": ["date"], "timeout_seconds": 5}],
     }
     assert "pre_start" not in json.loads(DOCUMENT.encode())
 

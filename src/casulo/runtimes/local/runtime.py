@@ -235,6 +235,8 @@ class LocalRuntime:
             env=bootchannel.environment(sandbox_id, spec, image_env=self._image.environment),
             cwd=self._image.workdir,
             log_cap_bytes=self._settings.log_cap_bytes,
+            pre_start=spec.pre_start,
+            periodic=spec.periodic,
         )
 
     def _boot(self, box: Container, document: bootchannel.BootDocument, spec: Spec) -> _Started:
@@ -249,7 +251,9 @@ class LocalRuntime:
                 raise RuntimeFailure("the daemon ended at once", code=Code.SANDBOX_START_FAILED)
             box.group.settle(pid, spec.resources)
             descriptors = _descriptors(box, stack)
-            bootchannel.handshake_blocking(ours, document, descriptors, self._start_timeout)
+            limit = bootchannel.start_limit(self._start_timeout, spec)
+            bootchannel.handshake_blocking(ours, document, descriptors, limit)
+        watch.reap_orphans()
         return _Started(pid, since, document.access_token)
 
     async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
@@ -272,6 +276,7 @@ class LocalRuntime:
             if not watch.await_end(pid, started, timeout=10):
                 raise RuntimeFailure(f"process {pid} of sandbox {sandbox_id} does not end")
         container.forget(self._host, sandbox_id)
+        watch.reap_orphans()
         group.remove()
         ended = stopping.read_exit(folder.events)
         self._network.detach(folder)

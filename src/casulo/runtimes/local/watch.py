@@ -82,3 +82,17 @@ def reap(descriptor: int) -> None:
     """Let the kernel forget an ended child; somebody else's child is theirs to reap."""
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG)
+
+
+def reap_orphans() -> None:
+    """Let the kernel forget ended processes that became our children because their parents ended.
+
+    OCI runtimes leave such behind. Processes that this one started are in its own session and are not
+    touched: whoever started them waits for them, at once, and then the next look goes on behind them.
+    """
+    own = os.getsid(0)
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if os.getsid(ended.si_pid) == own:
+                return
+            os.waitid(os.P_PID, ended.si_pid, os.WEXITED | os.WNOHANG)
