@@ -35,7 +35,10 @@ def test_statuses(error: CasuloError, status: int) -> None:
 
 
 def test_every_class_of_error_has_a_status() -> None:
-    for kind in CasuloError.__subclasses__():
+    kinds = [kind for kind in vars(model).values() if isinstance(kind, type)]
+    found = [kind for kind in kinds if issubclass(kind, CasuloError)]
+    assert len(found) > 8
+    for kind in found:
         assert errors.status_of(kind("m")) in range(400, 505)
 
 
