@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PINNED = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+")
+PINNED = re.compile(r"""[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+(; python_version [<>=]+ "[0-9.]+")?""")
 
 
 def main() -> int:
@@ -20,7 +20,7 @@ def main() -> int:
 
 
 def check(path: Path) -> Iterator[str]:
-    """Anything but `name==version` is a fault: options, addresses, hashes, open ranges."""
+    """Anything but `name==version`, perhaps for some Pythons only, is a fault: options, addresses, hashes, open ranges."""
     for number, line in enumerate(path.read_text().splitlines(), 1):
         content = line.partition("#")[0].strip()
         if content and not PINNED.fullmatch(content):
