@@ -58,6 +58,7 @@ type unpacker struct {
 	rootFD    int
 	below     *beneath
 	sameOwner bool
+	buffer    []byte
 	later     []*tar.Header // directories whose attributes are set at the end
 	entries   int
 }
@@ -191,7 +192,7 @@ func (u *unpacker) makeRegular(dir int, temp string, header *tar.Header, data io
 		return err
 	}
 	file := os.NewFile(uintptr(fd), temp)
-	if err := writeBody(file, data); err != nil {
+	if err := u.writeBody(file, data); err != nil {
 		closeQuietly(file)
 		return err
 	}
@@ -199,8 +200,11 @@ func (u *unpacker) makeRegular(dir int, temp string, header *tar.Header, data io
 }
 
 // writeBody keeps an archive that ends early apart from a disk that is full.
-func writeBody(file *os.File, data io.Reader) error {
-	_, err := io.CopyBuffer(struct{ io.Writer }{file}, struct{ io.Reader }{data}, make([]byte, 256<<10))
+func (u *unpacker) writeBody(file *os.File, data io.Reader) error {
+	if u.buffer == nil {
+		u.buffer = make([]byte, 256<<10)
+	}
+	_, err := io.CopyBuffer(struct{ io.Writer }{file}, struct{ io.Reader }{data}, u.buffer)
 	if err != nil && !isPathError(err) {
 		return brokenArchive(err)
 	}
