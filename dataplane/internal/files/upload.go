@@ -18,8 +18,8 @@ import (
 const (
 	maxMetadata = 1 << 20
 	// A refused upload is read on for a while, so that a caller in the middle of sending gets to read the answer.
-	drainBytes = 64 << 20
 	drainTime  = 5 * time.Second
+	drainPause = 250 * time.Millisecond // a caller silent for so long is waiting, not sending
 )
 
 // metadata precedes each file of an upload.
@@ -169,14 +169,17 @@ func (c *call) sortOut(err error) error {
 	return c.bodyFailed(err)
 }
 
-// drain reads on without keeping anything.
+// drain reads on without keeping anything. A body that is not at its end then costs the connection.
 func (c *call) drain() {
 	control := http.NewResponseController(c.writer)
-	if control.SetReadDeadline(time.Now().Add(drainTime)) != nil {
-		return
+	buffer := make([]byte, 64<<10)
+	var err error
+	for end := time.Now().Add(drainTime); err == nil && time.Now().Before(end); {
+		if err = control.SetReadDeadline(time.Now().Add(drainPause)); err == nil {
+			_, err = c.request.Body.Read(buffer)
+		}
 	}
-	_, err := io.CopyN(io.Discard, c.request.Body, drainBytes)
-	if err == nil || !errors.Is(err, io.EOF) {
+	if !errors.Is(err, io.EOF) {
 		c.writer.Header().Set("Connection", "close")
 	}
 	_ = control.SetReadDeadline(time.Time{}) // the connection is either closed now or as it was before

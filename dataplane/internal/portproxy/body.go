@@ -14,15 +14,16 @@ import (
 const (
 	handOver   = 50 * time.Millisecond
 	drainTime  = 2 * time.Second
-	drainBytes = 64 << 20
+	drainPause = 250 * time.Millisecond // a caller silent for so long is waiting, not sending
 )
 
 // requestBody is the caller's body on its way to the application, which may answer before it has read all of it. What
 // is left then must never be taken for the next request, so the connection is given up; and it must not be reset while
 // the caller is still sending, or he would lose the answer. So the rest is read for a while first.
 type requestBody struct {
-	source io.Reader
-	length int64 // -1 when unknown
+	source   io.Reader
+	length   int64 // -1 when unknown
+	onDemand bool  // the caller sends it only when told to go on
 
 	mu     sync.Mutex // held while the transport reads
 	count  int64
@@ -32,7 +33,9 @@ type requestBody struct {
 }
 
 func newRequestBody(r *http.Request) *requestBody {
-	return &requestBody{source: r.Body, length: r.ContentLength, closed: make(chan struct{})}
+	return &requestBody{
+		source: r.Body, length: r.ContentLength, onDemand: r.Header.Get("Expect") != "", closed: make(chan struct{}),
+	}
 }
 
 // Read implements io.Reader for the transport.
@@ -76,12 +79,18 @@ func (b *requestBody) settle(w http.ResponseWriter) {
 	case <-time.After(handOver):
 		return
 	}
-	control := http.NewResponseController(w)
-	if control.Flush() != nil || control.SetReadDeadline(time.Now().Add(drainTime)) != nil {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.count == 0 && b.onDemand {
+		return // nothing was asked for, so nothing is coming
+	}
+	control := http.NewResponseController(w)
+	err := control.Flush()
+	buffer := make([]byte, copyBuffer)
 	// Whatever ends this, the connection is closed next.
-	_, _ = io.CopyN(io.Discard, b.source, drainBytes)
+	for end := time.Now().Add(drainTime); err == nil && time.Now().Before(end); {
+		if err = control.SetReadDeadline(time.Now().Add(drainPause)); err == nil {
+			_, err = b.source.Read(buffer)
+		}
+	}
 }

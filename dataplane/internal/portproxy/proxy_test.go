@@ -226,6 +226,26 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
+func TestExpectationsReachTheApplication(t *testing.T) {
+	port := rawApp(t, "tcp", "127.0.0.1:0", func(head string) string {
+		if !strings.Contains(head, "Expect: 100-continue") {
+			return "HTTP/1.1 500 No\r\n\r\n"
+		}
+		return "HTTP/1.1 413 Too Large\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nbig\r\n0\r\n\r\n"
+	})
+	b := &bench{t: t}
+	b.front, _ = front(t)
+	start := time.Now()
+	_, reader := b.raw(fmt.Sprintf("PUT /proxy/%d/ HTTP/1.1", port), "Expect: 100-continue", "Content-Length: 1000000")
+	response, err := http.ReadResponse(reader, nil)
+	if err != nil || response.StatusCode != 413 {
+		t.Fatal(response, err)
+	}
+	if body, err := io.ReadAll(response.Body); err != nil || string(body) != "big" || time.Since(start) > time.Second {
+		t.Fatalf("%q %v after %v", body, err, time.Since(start))
+	}
+}
+
 // TestTheRestOfABodyIsNoRequest: what an application leaves unread must not be run as a request of its own.
 func TestTheRestOfABodyIsNoRequest(t *testing.T) {
 	port := rawApp(t, "tcp", "127.0.0.1:0", func(string) string { return "HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n" })
