@@ -144,6 +144,8 @@ func (c *client) show(ctx context.Context, reader *output.Reader, sh *shell) {
 				return
 			}
 		case ended:
+			// The client may come back as soon as it knows.
+			c.terminal.leave(c)
 			if c.send(ctx, exitFrame{"exit", sh.exit.Code}) == nil {
 				c.hangUp(websocket.StatusNormalClosure, "process exited")
 			}
