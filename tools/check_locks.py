@@ -20,7 +20,7 @@ def main() -> int:
 
 
 def check(path: Path) -> Iterator[str]:
-    """A fault is anything but `name==version`, which may be for some Pythons only: options, addresses, hashes."""
+    """A fault is anything but `name==version`, which may be for some Pythons only."""
     for number, line in enumerate(path.read_text().splitlines(), 1):
         content = line.partition("#")[0].strip()
         if content and not PINNED.fullmatch(content):
