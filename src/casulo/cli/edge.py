@@ -38,6 +38,9 @@ class Edge(TyperGroup):
             # Whoever read our output is gone. Python would complain once more when it flushes at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(NO_READER) from None
+        except OSError as error:  # of this machine: the network's are CasuloErrors
+            note(f"osb: {error}")
+            raise typer.Exit(FAILED) from None
 
 
 def _show(error: CasuloError, state: State) -> None:

@@ -14,7 +14,6 @@ import typer
 
 from casulo.cli.arguments import Output, SandboxId
 from casulo.cli.progress import Transfer, Watched, transfer, waiting
-from casulo.cli.staging import staged
 from casulo.cli.state import State, run
 
 if TYPE_CHECKING:
@@ -104,18 +103,11 @@ def upload(
         with transfer("uploading", None) as shown:
             run(put(sys.stdin.buffer, shown))
     else:
-        with _opened(local_path) as file, transfer("uploading", local_path.stat().st_size) as shown:
+        with local_path.open("rb") as file, transfer("uploading", local_path.stat().st_size) as shown:
             run(put(file, shown))
     state.printer().done(
         f"uploaded {local_path} to {remote_path}", path=remote_path, source=str(local_path), status="uploaded"
     )
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}") from error
 
 
 @app.command()
@@ -129,6 +121,8 @@ def download(
     output: Output = None,
 ) -> None:
     """Copy a file from a sandbox to here. An existing file is replaced only by a whole one."""
+    from casulo.client.staging import staged
+
     state = State.of(ctx)
     if local_path.is_dir():
         local_path = local_path / PurePosixPath(remote_path).name

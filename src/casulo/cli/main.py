@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from casulo import __version__
-from casulo.cli import command, config, doctor, file, run, sandbox, server, version
+from casulo.cli import command, config, copy, doctor, file, run, sandbox, server, shell, version
 from casulo.cli.arguments import Format
 from casulo.cli.edge import Edge
 from casulo.cli.state import State
@@ -28,6 +28,8 @@ app = typer.Typer(
 app.command("server", context_settings=CONTEXT)(server.server)
 # The first word that is no option is the program; what follows it, options included, is the program's.
 app.command("run", context_settings={**CONTEXT, "allow_interspersed_args": False})(run.run_command)
+app.command("shell", context_settings=CONTEXT)(shell.shell)
+app.command("cp", context_settings=CONTEXT)(copy.copy)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(command.app, name="command")
 app.add_typer(file.app, name="file")

@@ -14,7 +14,7 @@ from casulo.client.connection import Connection
 from casulo.client.faults import Disconnected, StreamBroken, Unreachable
 from casulo.client.files import AsyncFiles, Write
 from casulo.client.lifecycle import AsyncClient
-from casulo.client.records import Endpoint, FileInfo, Metrics, SandboxInfo, SandboxPage
+from casulo.client.records import Endpoint, FileChange, FileInfo, Metrics, Process, SandboxInfo, SandboxPage
 from casulo.client.results import CommandFailed, CommandStatus, Logs, Result
 from casulo.client.sandbox import AsyncSandbox
 from casulo.client.stream import Ending, Exit, Output, Started
@@ -45,12 +45,14 @@ __all__ = [
     "Ending",
     "Endpoint",
     "Exit",
+    "FileChange",
     "FileInfo",
     "InvalidRequest",
     "Logs",
     "Metrics",
     "NotFound",
     "Output",
+    "Process",
     "Result",
     "RuntimeFailure",
     "Sandbox",

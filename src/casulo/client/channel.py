@@ -40,6 +40,11 @@ class Channel:
             self._endpoint = await self._locate()
         return self._endpoint
 
+    async def address(self, path: str, query: Query = ()) -> tuple[str, dict[str, str]]:
+        """The URL of a path and the headers that go with it, for protocols other than plain requests."""
+        endpoint = await self.endpoint()
+        return _url(endpoint, path, query), {**self._headers, **endpoint.headers}
+
     async def request(
         self,
         method: str,

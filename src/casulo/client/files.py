@@ -5,17 +5,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from casulo.client.channel import Channel
-from casulo.client.multipart import Source, Upload
-from casulo.client.records import FileInfo, parse
+from casulo.client.multipart import Source, Upload, pieces
+from casulo.client.records import FileChange, FileInfo, parse
+from casulo.client.stream import Frames
 from casulo.client.transport import Answer
 from casulo.model.errors import Code, InvalidRequest, NotFound
 
 READ_TIMEOUT = 60.0
+Progress = Callable[[int], object]
+"""Gets the number of bytes that passed since it was last called; may return an awaitable."""
+
 Mode = int | str
 Listing = list[FileInfo]
 
@@ -161,6 +166,45 @@ class AsyncFiles:
     async def rmdir(self, *paths: str) -> None:
         """Remove directories with everything in them; missing ones are no error."""
         await self._call("DELETE", "/directories", query=[("path", p) for p in paths])
+
+    async def watch(self, path: str, *, recursive: bool = False) -> AsyncGenerator[FileChange, None]:
+        """What changes at or below `path`; the first item says that from now on nothing is missed."""
+        async with self._channel.stream(
+            "GET",
+            f"{self._prefix}/files/watch",
+            query=[("path", path), ("recursive", "true" if recursive else "false")],
+        ) as incoming:
+            frames = Frames()
+            async for chunk in incoming.chunks:
+                for event in frames.feed(chunk):
+                    yield parse(FileChange.read, event)
+
+    async def pack(self, path: str) -> AsyncGenerator[bytes, None]:
+        """A directory (names relative to it) or a file as a tar archive, in pieces as they arrive."""
+        async with self._channel.stream(
+            "GET", f"{self._prefix}/files/tar", query=[("path", path)], read_timeout=READ_TIMEOUT
+        ) as incoming:
+            async for chunk in incoming.chunks:
+                yield chunk
+
+    async def unpack(self, path: str, archive: Source) -> int:
+        """Extract a tar archive into a directory, which may be new; returns how many entries it had."""
+        answer = await self._channel.request(
+            "POST", f"{self._prefix}/files/tar", query=[("path", path)], body=pieces(archive)
+        )
+        return parse(lambda data: int(data["entries"]), answer.json())
+
+    async def upload(self, local: str | Path, remote: str, *, on_progress: Progress | None = None) -> str:
+        """Copy a local file or tree to `remote`, or into it when that is a directory; returns the path."""
+        from casulo.client import trees  # brings tarfile and tempfile, which most programs never need
+
+        return await trees.send(self, Path(local), remote, on_progress)
+
+    async def download(self, remote: str, local: str | Path, *, on_progress: Progress | None = None) -> Path:
+        """Copy a file or tree to `local`, or into it when that is a directory; returns the path."""
+        from casulo.client import trees
+
+        return await trees.fetch(self, remote, Path(local), on_progress)
 
     async def _call(
         self, method: str, path: str, *, query: Iterable[tuple[str, str]] = (), content: object = None

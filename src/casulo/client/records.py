@@ -152,6 +152,62 @@ class FileInfo:
         )
 
 
+@dataclass(frozen=True)
+class FileChange:
+    """One change that was watched.
+
+    `kind` is watching (armed), created, modified, written (closed after writing), attributes, deleted,
+    renamed, overflow (changes were lost: list again), incomplete (a directory cannot be watched) or ended.
+    """
+
+    kind: str
+    path: str
+    renamed_from: str = ""
+    is_directory: bool = False
+    reason: str = ""
+
+    @staticmethod
+    def read(data: Any) -> FileChange:
+        """From an event of the daemon."""
+        return FileChange(
+            kind=str(data["type"]),
+            path=str(data.get("path") or ""),
+            renamed_from=str(data.get("from") or ""),
+            is_directory=bool(data.get("is_dir")),
+            reason=str(data.get("reason") or ""),
+        )
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a sandbox."""
+
+    pid: int
+    parent: int
+    name: str
+    command: tuple[str, ...]
+    user: str
+    state: str
+    threads: int
+    memory_mib: float
+    cpu_seconds: float
+
+    @staticmethod
+    def read(data: Any) -> Process:
+        """From the daemon's answer."""
+        return Process(
+            pid=int(data["pid"]),
+            parent=int(data["ppid"]),
+            name=str(data["name"]),
+            command=tuple(data.get("command") or ()),
+            user=str(data["user"]),
+            state=str(data["state"]),
+            threads=int(data["threads"]),
+            memory_mib=float(data["rss_mib"]),
+            cpu_seconds=float(data["cpu_seconds"]),
+        )
+
+
 def parse(read: Callable[[Any], T], data: Any) -> T:
     """`read(data)`, with a typed error when the answer has not the promised shape."""
     try:

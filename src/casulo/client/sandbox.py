@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -17,8 +17,10 @@ from casulo.client.commands import AsyncCommands
 from casulo.client.connection import Connection
 from casulo.client.files import AsyncFiles
 from casulo.client.lifecycle import AsyncClient, Duration, HasClient, seconds
-from casulo.client.records import Endpoint, Metrics, SandboxInfo, SandboxPage, parse
+from casulo.client.records import Endpoint, Metrics, Process, SandboxInfo, SandboxPage, parse
 from casulo.client.sessions import AsyncSessions
+from casulo.client.stream import Frames
+from casulo.client.terminals import AsyncTerminals
 from casulo.model.errors import (
     CasuloError,
     Code,
@@ -68,6 +70,7 @@ class AsyncSandbox:
         self.commands = AsyncCommands(self._channel)
         self.files = AsyncFiles(self._channel)
         self.sessions = AsyncSessions(self._channel)
+        self.terminals = AsyncTerminals(self._channel)
 
     @classmethod
     async def create(
@@ -230,6 +233,21 @@ class AsyncSandbox:
     async def metrics(self) -> Metrics:
         """What it uses now, measured against its own limits."""
         return parse(Metrics.read, (await self._channel.request("GET", "/metrics")).json())
+
+    async def watch_metrics(self) -> AsyncGenerator[Metrics, None]:
+        """The same once a second, until the caller leaves."""
+        frames = Frames()
+        async with self._channel.stream("GET", "/metrics/watch") as incoming:
+            async for chunk in incoming.chunks:
+                for event in frames.feed(chunk):
+                    if "error" not in event:  # one sample that failed; the next second brings another
+                        yield parse(Metrics.read, event)
+
+    async def processes(self) -> tuple[Process, ...]:
+        """What runs in it now."""
+        answer = await self._channel.request("GET", "/metrics/processes")
+        found = parse(lambda data: list(data["processes"]), answer.json())
+        return tuple(parse(Process.read, item) for item in found)
 
     async def _settle(self, limit: float) -> None:
         """Wait until it is ready; remove it when it does not get there."""

@@ -12,6 +12,7 @@ from casulo.client.lifecycle import AsyncClient
 from casulo.client.records import SandboxInfo
 from casulo.client.sandbox import AsyncSandbox
 from casulo.client.sessions import AsyncSession, AsyncSessions
+from casulo.client.terminals import AsyncTerminal, AsyncTerminals
 
 
 class Client(Twin[AsyncClient]):
@@ -87,6 +88,11 @@ class Files(Twin[AsyncFiles]):
     chmod = blocking(AsyncFiles.chmod)
     mkdir = blocking(AsyncFiles.mkdir)
     rmdir = blocking(AsyncFiles.rmdir)
+    watch = iterating(AsyncFiles.watch)
+    pack = iterating(AsyncFiles.pack)
+    unpack = blocking(AsyncFiles.unpack)
+    upload = blocking(AsyncFiles.upload)
+    download = blocking(AsyncFiles.download)
 
 
 class Session(Twin[AsyncSession]):
@@ -120,6 +126,52 @@ class Sessions(Twin[AsyncSessions]):
         return Session(self._source.attach(session_id))
 
 
+class Terminal(Twin[AsyncTerminal]):
+    """See AsyncTerminal."""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.delete()
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._source.id
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the shell ended; None before."""
+        return self._source.exit_code
+
+    @property
+    def offset(self) -> int:
+        """How many bytes of output were seen."""
+        return self._source.offset
+
+    connect = blocking(AsyncTerminal.connect)
+    output = iterating(AsyncTerminal.output)
+    write = blocking(AsyncTerminal.write)
+    resize = blocking(AsyncTerminal.resize)
+    signal = blocking(AsyncTerminal.signal)
+    status = blocking(AsyncTerminal.status)
+    disconnect = blocking(AsyncTerminal.disconnect)
+    delete = blocking(AsyncTerminal.delete)
+
+
+class Terminals(Twin[AsyncTerminals]):
+    """See AsyncTerminals."""
+
+    def create(self, command: str | None = None, *, cwd: str | None = None) -> Terminal:
+        """A terminal for a shell, or for `command`."""
+        return Terminal(finishing(self._source.create)(command, cwd=cwd))
+
+    def attach(self, terminal_id: str) -> Terminal:
+        """A terminal that exists, by its id."""
+        return Terminal(self._source.attach(terminal_id))
+
+
 class Sandbox(Twin[AsyncSandbox]):
     """See AsyncSandbox."""
 
@@ -128,6 +180,7 @@ class Sandbox(Twin[AsyncSandbox]):
         self.commands = Commands(source.commands)
         self.files = Files(source.files)
         self.sessions = Sessions(source.sessions)
+        self.terminals = Terminals(source.terminals)
 
     def __enter__(self) -> Sandbox:
         return self
@@ -160,4 +213,6 @@ class Sandbox(Twin[AsyncSandbox]):
     health = blocking(AsyncSandbox.health)
     daemon_version = blocking(AsyncSandbox.daemon_version)
     metrics = blocking(AsyncSandbox.metrics)
+    watch_metrics = iterating(AsyncSandbox.watch_metrics)
+    processes = blocking(AsyncSandbox.processes)
     _leave = blocking(AsyncSandbox.__aexit__)

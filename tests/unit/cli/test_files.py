@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from casulo.cli.staging import staged
+from casulo.client.staging import staged
 
 from .conftest import Osb
 
@@ -68,6 +68,47 @@ def test_everything_else(osb: Osb, box: str, tmp_path: Path) -> None:
     osb.text("file", "rm", box, f"{top}/b/two.txt", f"{top}/nothing")
     osb.text("file", "rmdir", box, top)
     assert osb.run("file", "info", box, top).returncode == 1
+
+
+def tree(top: Path) -> dict[str, tuple[int, bytes | str]]:
+    """Every entry below `top`: its mode and its content."""
+    found: dict[str, tuple[int, bytes | str]] = {}
+    for path in sorted(top.rglob("*")):
+        content = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
+        found[str(path.relative_to(top))] = (path.lstat().st_mode & 0o777, content)
+    return found
+
+
+def test_trees_are_copied_both_ways(osb: Osb, box: str, tmp_path: Path) -> None:
+    here, there, back = tmp_path / "here", f"{tmp_path}/there", tmp_path / "back"
+    (here / "sub/empty").mkdir(parents=True)
+    (here / "big").write_bytes(random.Random(1).randbytes(3_000_000))
+    (here / "sub/run.sh").write_text("#!/bin/sh\n")
+    (here / "sub/run.sh").chmod(0o755)
+    (here / "sub/link").symlink_to("run.sh")
+    osb.text("cp", str(here), f"{box}:{there}")
+    osb.text("cp", f"{box}:{there}", str(back))
+    assert tree(back) == tree(here)
+    osb.text("cp", str(here), f"{box}:{there}/")  # into the directory that exists now
+    assert osb.text("command", "run", box, "--", f"ls {there}").split() == ["big", "here", "sub"]
+
+
+def test_single_files_are_copied_both_ways(osb: Osb, box: str, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"x" * 100_000)
+    osb.text("cp", str(source), f"{box}:{tmp_path}/new/name")
+    osb.text("cp", f"{box}:{tmp_path}/new/name", str(target))
+    assert target.read_bytes() == source.read_bytes()
+    assert osb.run("cp", str(tmp_path / "nothing"), f"{box}:/tmp/x").returncode == 1
+    assert osb.run("cp", str(source), str(target)).returncode == 2
+
+
+def test_what_comes_out_of_a_sandbox_stays_in_its_place(osb: Osb, box: str, tmp_path: Path) -> None:
+    """A sandbox is free to hold links that lead anywhere; a copy of it must not follow them out."""
+    osb.text("command", "run", box, "--", f"mkdir {tmp_path}/evil; ln -s /etc {tmp_path}/evil/out")
+    done = osb.run("cp", f"{box}:{tmp_path}/evil", str(tmp_path / "copy"))
+    assert done.returncode == 1
+    assert b"refused to unpack" in done.stderr
 
 
 def test_staged_keeps_the_mode_and_cleans_up(tmp_path: Path) -> None:

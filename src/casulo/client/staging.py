@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-import typer
-
 
 @contextmanager
 def staged(destination: Path) -> Iterator[BinaryIO]:
@@ -21,15 +19,12 @@ def staged(destination: Path) -> Iterator[BinaryIO]:
 
     Devices and pipes cannot be replaced; they are written to directly.
     """
-    try:
-        if destination.exists() and not stat.S_ISREG(destination.stat().st_mode):
-            with destination.open("wb") as file:
-                yield file
-            return
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{destination.name}.", dir=destination.parent)
-    except OSError as error:
-        raise typer.BadParameter(f"{destination}: {error.strerror}") from error
+    if destination.exists() and not stat.S_ISREG(destination.stat().st_mode):
+        with destination.open("wb") as file:
+            yield file
+        return
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{destination.name}.", dir=destination.parent)
     draft = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
