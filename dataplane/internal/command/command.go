@@ -27,11 +27,12 @@ var ErrNotRunning = errors.New("the command is not running")
 type Command struct {
 	ID      string
 	started time.Time
-	log     *output.Log
-	done    chan struct{}
+	store   *output.Store
 	stops   chan string
 
 	mu       sync.Mutex
+	log      *output.Log
+	done     chan struct{}
 	content  string
 	archived *output.Log // content that is too long to stay in memory
 	stdin    *os.File
@@ -39,6 +40,20 @@ type Command struct {
 	pumps    []*output.Pump
 	finished time.Time
 	outcome  *Outcome
+}
+
+// output is the log of what the command printed.
+func (c *Command) output() *output.Log {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.log
+}
+
+// ended is closed once the outcome is known.
+func (c *Command) ended() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.done
 }
 
 // Stop ends a running command and its tree: SIGTERM first, SIGKILL after the grace time.
@@ -151,6 +166,16 @@ func (c *Command) finish(outcome *Outcome) {
 	close(c.done)
 }
 
+// What all commands share that ended without output.
+var (
+	noOutput = output.NewLog(nil, 0)
+	hasEnded = func() chan struct{} {
+		closed := make(chan struct{})
+		close(closed)
+		return closed
+	}()
+)
+
 // contentInMemory is how long a finished command's text may be to stay in memory.
 const contentInMemory = 512
 
@@ -159,9 +184,12 @@ func (c *Command) archive() {
 	c.log.Archive()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.process, c.pumps = nil, nil
+	c.process, c.pumps, c.stops, c.done = nil, nil, nil, hasEnded
+	if _, end := c.log.Range(); end == 0 {
+		c.log = noOutput
+	}
 	if len(c.content) > contentInMemory {
-		c.archived = c.log.Sibling(int64(len(c.content)))
+		c.archived = output.NewLog(c.store, int64(len(c.content)))
 		c.archived.Append(output.Stdout, []byte(c.content))
 		c.archived.Archive()
 		c.content = ""
@@ -170,7 +198,7 @@ func (c *Command) archive() {
 
 // forget gives back everything an ended command still holds.
 func (c *Command) forget() {
-	c.log.Drop()
+	c.output().Drop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.archived != nil {

@@ -88,7 +88,7 @@ func (s *Service) logs(w http.ResponseWriter, r *http.Request, id string) {
 		header.Set(truncatedHeader, strconv.FormatInt(base-cursor, 10))
 	}
 	w.WriteHeader(http.StatusOK)
-	copyLog(w, c.log, start, end)
+	copyLog(w, c.output(), start, end)
 }
 
 func parseCursor(text string) (int64, error) {
@@ -106,13 +106,14 @@ func parseCursor(text string) (int64, error) {
 // clients decode each answer for itself.
 func (c *Command) extent() (base, end int64) {
 	running := c.running()
-	base, end = c.log.Range()
+	log := c.output()
+	base, end = log.Range()
 	if !running {
 		return base, end
 	}
 	var last [utf8.UTFMax]byte
 	from := max(base, end-utf8.UTFMax)
-	n, err := c.log.ReadAt(last[:end-from], from)
+	n, err := log.ReadAt(last[:end-from], from)
 	if err != nil || int64(n) != end-from {
 		return base, end
 	}

@@ -67,7 +67,7 @@ func (r *registry) relieve() {
 			if r.store.Used() < r.store.Max()/2 {
 				break
 			}
-			c.log.Drop()
+			c.output().Drop()
 		}
 	}
 }

@@ -68,7 +68,7 @@ func follow(w http.ResponseWriter, r *http.Request, c *Command, reader *output.R
 	if err := Stream(r.Context(), events, reader); err != nil {
 		return
 	}
-	<-c.done
+	<-c.ended()
 	if c.outcome.Reason() != "" {
 		events.Fail(c.outcome.Failure())
 		return

@@ -41,7 +41,7 @@ func (s *Service) AlsoInterrupts(interrupt func(id string) bool) {
 // A foreground command comes with a reader that has seen nothing yet.
 func (s *Service) begin(p *plan) (*Command, *output.Reader) {
 	c := &Command{
-		ID: api.NewID(), content: p.content, started: time.Now(), log: output.NewLog(s.store, logLimit),
+		ID: api.NewID(), content: p.content, started: time.Now(), store: s.store, log: output.NewLog(s.store, logLimit),
 		done: make(chan struct{}), stops: make(chan string, 1),
 	}
 	var reader *output.Reader

@@ -59,9 +59,6 @@ func NewLog(store *Store, limit int64) *Log {
 	return l
 }
 
-// Sibling makes another log in the same store.
-func (l *Log) Sibling(limit int64) *Log { return NewLog(l.store, limit) }
-
 // Append adds what a stream printed. It may wait for a slow attached reader.
 func (l *Log) Append(stream Stream, data []byte) {
 	l.mu.Lock()
