@@ -144,7 +144,6 @@ async def test_idempotency_key_after_restart(new_server, runtime_name: str) -> N
         {"secureAccess": True},
         {"volumes": [{"name": "v", "mountPath": "/v", "host": {"path": "/etc"}}]},
         {"volumes": [{"name": "v", "mountPath": "/v", "pvc": {"claimName": "c"}}]},
-        {"lifecycle": {"preStart": {"command": ["true"]}}},
         {"platform": {"os": "windows", "arch": "amd64"}},
         {"metadata": {"bad key": "x"}},
         {"timeout": 59},

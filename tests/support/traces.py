@@ -42,7 +42,9 @@ def count(server_pid: int, data_dir: Path) -> Traces:
     instance = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:6]
     run = Path("/run/casulo") / instance
     server = PROC / str(server_pid)
-    ours = {pid for pid in pids() if f"/casulo/{instance}/" in _read(pid, "cgroup")} | descendants(server_pid)
+    # Dead children of the server are its leak; those of the machine's first process are not.
+    living = {pid for pid in pids() if f"/casulo/{instance}/" in _read(pid, "cgroup") and not _is_dead(pid)}
+    ours = living | descendants(server_pid)
     return Traces(
         mounts=sum(_mounts(pid, (str(data_dir), str(run))) for pid in (server_pid, os.getpid())),
         namespaces=len(namespaces(ours)) + sum(1 for _ in run.glob("netns/*")),
@@ -104,6 +106,10 @@ def _link(pid: int, name: str) -> Path | None:
 def _parent(pid: int) -> int:
     text = _read(pid, "stat")
     return int(text.rpartition(")")[2].split()[1]) if text else 0
+
+
+def _is_dead(pid: int) -> bool:
+    return _read(pid, "stat").rpartition(")")[2].strip()[:1] in ("", "Z", "X")
 
 
 def _mounts(pid: int, places: tuple[str, ...]) -> int:
