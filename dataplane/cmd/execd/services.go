@@ -8,6 +8,7 @@ import (
 
 	"casulo.dev/dataplane/internal/api"
 	"casulo.dev/dataplane/internal/command"
+	"casulo.dev/dataplane/internal/interpreter"
 	"casulo.dev/dataplane/internal/output"
 	"casulo.dev/dataplane/internal/pty"
 	"casulo.dev/dataplane/internal/session"
@@ -38,6 +39,8 @@ func newServices(d *daemon, listen []string) *services {
 	commands.Routes(s.router)
 	sessions.Routes(s.router)
 	s.terminals.Routes(s.router)
+	interpreter.New(d.supervisor, d.env).Routes(s.router)
+	interpreter.AnswerProbes()
 	addFileServices(s.router, d, listen)
 	return s
 }

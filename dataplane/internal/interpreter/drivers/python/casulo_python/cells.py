@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Cells: compiled, executed in one namespace, their last value and their errors told."""
+
+import _ast
+import builtins
+import sys
+import types
+
+from casulo_python import finder, forms, output
+from casulo_python.wire import channel, interrupts
+
+AWAIT = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+TREE_FLAGS = _ast.PyCF_ONLY_AST | AWAIT
+COROUTINE = 0x80
+FUTURES = ~0xFFFF
+LONGEST_TRACEBACK = 500
+
+
+class StdinNotImplementedError(NotImplementedError):
+    """There is no one to ask."""
+
+    __module__ = "builtins"
+
+
+def no_input(prompt=""):
+    raise StdinNotImplementedError(
+        "input() cannot be answered here: nobody is at the keyboard; write the value into the code"
+    )
+
+
+def make_main():
+    """The module that cells live in."""
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    sys.argv[:] = [""]
+    return module.__dict__
+
+
+def offer_builtins():
+    builtins.display, builtins.input = forms.display, no_input
+
+
+namespace = make_main()
+
+
+class Futures:
+    """Remembers `from __future__ import …` for the cells that follow."""
+
+    flags = 0
+
+    def note(self, code):
+        if code.co_flags & FUTURES:
+            import __future__ as features
+
+            for name in features.all_feature_names:
+                self.flags |= code.co_flags & getattr(features, name).compiler_flag
+
+
+class Loop:
+    """One event loop for all cells, made for the first that awaits something."""
+
+    loop = None
+
+    def run(self, coroutine):
+        import asyncio
+
+        if self.loop is None or self.loop.is_closed():
+            self.loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self.loop)
+        task = self.loop.create_task(coroutine)
+        try:
+            return self.loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            self._cancel(task)
+            raise
+
+    def _cancel(self, task):
+        task.cancel()
+        try:
+            self.loop.run_until_complete(task)
+        except BaseException:
+            return  # the interrupt is what is told
+
+
+futures = Futures()
+loop = Loop()
+
+
+def run_source(source, name):
+    """Execute statements; returns the value of the last one if it is an expression."""
+    flags = futures.flags | AWAIT
+    tree = parsed(source, name, flags | TREE_FLAGS)
+    last = None
+    if tree.body and isinstance(tree.body[-1], _ast.Expr) and not is_silenced(source):
+        last = _ast.Expression(tree.body.pop().value)
+    if tree.body:
+        perform(compile(tree, name, "exec", flags, True))
+    return None if last is None else perform(compile(last, name, "eval", futures.flags | AWAIT, True))
+
+
+def parsed(source, name, flags):
+    try:
+        return compile(source, name, "exec", flags, True)
+    except SyntaxError:
+        if not any(mark in source for mark in "%!?"):
+            raise
+        from casulo_python import magics
+
+        python = magics.python_of(source)
+        if python == source:
+            raise
+    return compile(python, name, "exec", flags, True)
+
+
+def is_silenced(source):
+    """A semicolon at the end says that the value is not wanted."""
+    last = source.rstrip().rpartition("\n")[2]
+    return last.partition("#")[0].rstrip().endswith(";")
+
+
+def perform(code):
+    futures.note(code)
+    value = eval(code, namespace)
+    return loop.run(value) if code.co_flags & COROUTINE else value
+
+
+def show_figures():
+    """Figures that the cell left open."""
+    if "matplotlib.pyplot" in sys.modules and not channel.forked:
+        from casulo_python import figures
+
+        figures.show()
+
+
+def use_options(options):
+    wanted = options.get("figures")
+    if wanted or "casulo_python.figures" in sys.modules:
+        from casulo_python import figures
+
+        figures.settings.chosen = tuple(wanted.split(",")) if wanted else None
+
+
+def use_ipython(source):
+    """Cells that name IPython shall find it running, or its stand-in where it is missing."""
+    if "IPython" in source or "get_ipython" in source:
+        from casulo_python import magics
+
+        if magics.shell.get() is None:
+            finder.last.wanted = True
+
+
+def run(source, number, options):
+    """One cell, from its text to its last frame but one."""
+    name = f"<cell {number}>"
+    finder.remember(name, source)
+    try:
+        interrupts.begin()
+        use_options(options)
+        use_ipython(source)
+        try:
+            value = run_source(source, name)
+            if value is not None:
+                builtins._ = value
+                if "matplotlib" in sys.modules:
+                    from casulo_python import figures  # noqa: F401
+                forms.show("result", forms.forms_of(value))
+        finally:
+            show_figures()
+        interrupts.end()
+    except BaseException as error:
+        interrupts.end()
+        if channel.forked:
+            raise
+        output.flush()
+        report(error)
+
+
+def report(error):
+    """Tell an exception as Python would print it, without the driver's own frames."""
+    import traceback
+
+    trace = error.__traceback__
+    while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    try:
+        told = traceback.TracebackException(type(error), error, trace)
+        drop_own_frames(told)
+        lines = [line.rstrip("\n") for line in told.format()]
+    except Exception as failure:
+        lines = [f"{type(error).__name__} (its traceback cannot be shown: {type(failure).__name__})"]
+    channel.tell("error", type(error).__name__, text_of(error), *lines[-LONGEST_TRACEBACK:])
+
+
+def drop_own_frames(told):
+    """Frames of helpers below the user's code, such as that of a magic, are of no interest either."""
+    while told is not None:
+        told.stack[:] = [frame for frame in told.stack if not is_ours(frame.filename)]
+        told = told.__cause__ or told.__context__
+
+
+def is_ours(filename):
+    return filename.startswith(OWN)
+
+
+OWN = __file__.rpartition("/")[0]
+
+
+def text_of(error):
+    try:
+        return str(error)
+    except Exception:
+        return "<the error has no text>"
