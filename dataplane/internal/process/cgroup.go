@@ -8,9 +8,11 @@ import (
 	"errors"
 	"log"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,11 +22,12 @@ const spareGroups = 8
 
 // groups hands out one cgroup per tree, below the delegated directory.
 type groups struct {
-	mu      sync.Mutex
-	root    *os.File
-	next    int
-	spare   []*group
-	lingers []*group
+	mu       sync.Mutex
+	root     *os.File
+	next     int
+	spare    []*group
+	lingers  []*group
+	sweeping bool
 }
 
 // group is one cgroup directory.
@@ -77,33 +80,42 @@ func (g *groups) give(t *Tree) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.lingers = append(g.lingers, t.group)
-	g.settle()
+	if !g.recycle(t.group) {
+		g.lingers = append(g.lingers, t.group)
+	}
 }
 
-// sweep looks again at the groups that had survivors; called when an orphan was reaped.
+// sweepDelay gathers the orphans of a moment: a look at all groups serves them together.
+const sweepDelay = 50 * time.Millisecond
+
+// sweep looks again, a little later, at the groups that had survivors; called when an orphan was reaped.
 func (g *groups) sweep() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.lingers) > 0 {
-		g.settle()
+	if len(g.lingers) > 0 && !g.sweeping {
+		g.sweeping = true
+		time.AfterFunc(sweepDelay, g.settle)
 	}
 }
 
 func (g *groups) settle() {
-	kept := g.lingers[:0]
-	for _, lingering := range g.lingers {
-		switch {
-		case lingering.populated():
-			kept = append(kept, lingering)
-		case len(g.spare) < spareGroups && !lingering.spent.Load():
-			g.spare = append(g.spare, lingering)
-		default:
-			g.remove(lingering)
-		}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sweeping = false
+	g.lingers = slices.DeleteFunc(g.lingers, g.recycle)
+}
+
+// recycle keeps an empty group for the next tree, or removes it. It reports false for one in use.
+func (g *groups) recycle(returned *group) bool {
+	switch {
+	case returned.populated():
+		return false
+	case len(g.spare) < spareGroups && !returned.spent.Load():
+		g.spare = append(g.spare, returned)
+	default:
+		g.remove(returned)
 	}
-	clear(g.lingers[len(kept):])
-	g.lingers = kept
+	return true
 }
 
 func (g *groups) remove(gone *group) {

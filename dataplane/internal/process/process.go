@@ -129,6 +129,8 @@ func startError(spec Spec, err error) error {
 		message = "the sandbox's memory limit leaves no room for a process: " + message
 	case unix.E2BIG:
 		message = "the arguments and the environment are too long for one process: " + message
+	case unix.EACCES:
+		message = "the user may not execute the program, or not enter the directory " + spec.Dir + ": " + message
 	case unix.EPERM:
 		message = "the kernel refused the user or the group of the process: " + message
 	}
