@@ -26,7 +26,7 @@ async def measure() -> Report:
         boxes = [await AsyncSandbox.create("host", client=client) for _ in range(SANDBOXES)]
         await asyncio.gather(*(box.commands.run(["true"]) for box in boxes))
         await asyncio.sleep(2)
-        new = (sandbox_processes() | descendants(pid)) - already
+        new = (sandbox_processes(server.data_dir) | descendants(pid)) - already
         daemons = [p for p in new if "execd" in executable(p)]
         users = [p for p in new if executable(p).endswith("/tail")]
         helpers = new - set(daemons) - set(users)

@@ -39,12 +39,11 @@ class Traces:
 
 def count(server_pid: int, data_dir: Path) -> Traces:
     """Count what belongs to the server with this data folder."""
-    instance = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:6]
+    instance = instance_of(data_dir)
     run = Path("/run/casulo") / instance
     server = PROC / str(server_pid)
     # Dead children of the server are its leak; those of the machine's first process are not.
-    living = {pid for pid in pids() if f"/casulo/{instance}/" in _read(pid, "cgroup") and not _is_dead(pid)}
-    ours = living | descendants(server_pid)
+    ours = sandbox_processes(data_dir) | descendants(server_pid)
     return Traces(
         mounts=sum(_mounts(pid, (str(data_dir), str(run))) for pid in (server_pid, os.getpid())),
         namespaces=len(namespaces(ours)) + sum(1 for _ in run.glob("netns/*")),
@@ -57,10 +56,15 @@ def count(server_pid: int, data_dir: Path) -> Traces:
     )
 
 
-def sandbox_processes() -> set[int]:
-    """Processes that live in another pid namespace than this one."""
-    own = (PROC / "self/ns/pid").readlink()
-    return {pid for pid in pids() if (link := _link(pid, "ns/pid")) is not None and link != own}
+def instance_of(data_dir: Path) -> str:
+    """The six digits that are in every name which the server with this data folder gives."""
+    return hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:6]
+
+
+def sandbox_processes(data_dir: Path) -> set[int]:
+    """Living processes in the sandboxes of the server with this data folder."""
+    group = f"/casulo/{instance_of(data_dir)}/"
+    return {pid for pid in pids() if group in _read(pid, "cgroup") and not _is_dead(pid)}
 
 
 def descendants(pid: int) -> set[int]:
