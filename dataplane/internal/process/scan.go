@@ -66,15 +66,20 @@ func readEntry(pid string) (entry, bool) {
 	return entry{parent: parent, group: pgrp, zombie: zombie}, errParent == nil && errGroup == nil
 }
 
-// tree finds the living members of a tree: the leader's group, orphans of ours that carry the
-// marker, and whatever descends from any of them.
+// tree finds the living members of a tree: the leader's group, orphans that carry the marker, and
+// whatever descends from any of them.
 func (t table) tree(id string, leader int) []int {
-	self := os.Getpid()
 	isRoot := func(pid int) bool {
 		e := t[pid]
-		return pid == leader || e.group == leader || (e.parent == self && hasMarker(pid, id))
+		return pid == leader || e.group == leader || (t.isOrphan(e) && hasMarker(pid, id))
 	}
 	return t.closure(isRoot)
+}
+
+// isOrphan also holds for a process whose parent ended while the table was read.
+func (t table) isOrphan(e entry) bool {
+	_, known := t[e.parent]
+	return !known || e.parent == os.Getpid()
 }
 
 // closure lists the living processes for which isRoot holds, or that descend from one.

@@ -29,7 +29,8 @@ func (t *Tree) Empty() bool {
 	if t.group != nil {
 		return !t.group.populated()
 	}
-	return len(t.members()) == 0
+	// One look may miss a process that is just being forked.
+	return len(t.members()) == 0 && len(t.members()) == 0
 }
 
 // Kill ends every process of the tree and returns when none is left.
