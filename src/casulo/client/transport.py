@@ -172,11 +172,9 @@ class Transport:
     def _connections(self) -> httpcore.AsyncConnectionPool:
         if self._pool is None:
             # Imported with the first connection: `osb --help` and a bare `import casulo.client` need none.
-            from httpcore import AsyncConnectionPool
+            from casulo.client.sockets import new_pool
 
-            self._pool = AsyncConnectionPool(
-                max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEEP_ALIVE_SECONDS
-            )
+            self._pool = new_pool(max_connections=_MAX_CONNECTIONS, keep_alive=_KEEP_ALIVE_SECONDS)
         return self._pool
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -15,7 +16,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 @asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[str]:
+async def serving(handler: Handler, **options: Any) -> AsyncIterator[str]:
     """A server that gives each connection to `handler`, and ends when all are through. Yields `host:port`."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -31,7 +32,7 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
             writer.close()
             await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, **options)
     async with server:
         yield "{}:{}".format(*server.sockets[0].getsockname())
         await asyncio.wait_for(asyncio.gather(*tasks), 5)
