@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func newStore(t *testing.T, max int64) *Store {
@@ -203,6 +205,24 @@ func TestFullStoreGivesUpTheOldestOnly(t *testing.T) {
 				t.Error("no pressure was reported")
 			}
 		}
+	}
+}
+
+func TestStoreLeavesRoomOnTheDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, "size=8m"); err != nil {
+		t.Skipf("a small filesystem cannot be mounted here: %v", err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	l := NewLog(NewStore([]string{dir}, 1<<30), 1<<30)
+	data := numbered(10 << 20)
+	l.Append(Stdout, data)
+	var stat unix.Statfs_t
+	if err := unix.Statfs(dir, &stat); err != nil || stat.Bavail == 0 {
+		t.Errorf("%d blocks are free, %v", stat.Bavail, err)
+	}
+	if got, err := l.Bytes(); err != nil || !bytes.HasSuffix(data, got) {
+		t.Errorf("%d bytes, %v", len(got), err)
 	}
 }
 

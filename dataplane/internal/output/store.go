@@ -39,6 +39,9 @@ type Store struct {
 	used   int64
 	next   int64
 	free   []int64
+
+	writes  int
+	crowded bool
 }
 
 // block is a stored piece of at most blockSize bytes.
@@ -64,7 +67,8 @@ func (s *Store) write(data []byte) (block, error) {
 	if s.used+size > s.max*3/4 {
 		s.press()
 	}
-	if s.used+size > s.max {
+	if s.used+size > s.max || s.crowdsDisk() {
+		s.press()
 		return block{}, ErrFull
 	}
 	slot := s.slot()
@@ -75,6 +79,25 @@ func (s *Store) write(data []byte) (block, error) {
 	}
 	s.used += size
 	return block{slot: slot, size: len(data)}, nil
+}
+
+// The disk is the user's too: the store leaves a twentieth of it free, looked at every few blocks.
+const (
+	reserveShare = 20
+	lookEvery    = 16
+)
+
+func (s *Store) crowdsDisk() bool {
+	s.writes++
+	if s.writes%lookEvery != 1 {
+		return s.crowded
+	}
+	var stat unix.Statfs_t
+	if err := unix.Fstatfs(int(s.file.Fd()), &stat); err != nil {
+		return false
+	}
+	s.crowded = stat.Bavail < stat.Blocks/reserveShare
+	return s.crowded
 }
 
 // read fills p from within a block.
