@@ -303,6 +303,7 @@ func TestIdentity(t *testing.T) {
 	}
 	d := start(t, options{})
 	d.run(map[string]any{"command": "id -u; id -g; echo $HOME", "uid": 1}).printed("1", "1", "/usr/sbin")
+	d.run(map[string]any{"command": "echo out > /dev/stdout; echo err > /dev/stderr", "uid": 1}).succeeded().printed("out")
 	d.run(map[string]any{"command": "id -u; id -g; id -G", "uid": 12345, "gid": 54321}).printed("12345", "54321", "54321")
 }
 

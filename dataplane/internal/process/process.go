@@ -31,11 +31,17 @@ type Spec struct {
 	Session bool
 	// Terminal makes descriptor 0 the controlling terminal; it needs Session.
 	Terminal bool
+	// Inside takes the thread that forks into the world of the process, such as its namespaces. The
+	// thread is thrown away afterwards. Nil forks in the daemon's world.
+	Inside func() error
+	// Ambient are capabilities that the process gets besides those that every process here has.
+	Ambient []uintptr
 }
 
 func (spec Spec) attributes(tree *Tree) *syscall.ProcAttr {
 	sys := &syscall.SysProcAttr{
 		Setpgid: !spec.Session, Setsid: spec.Session, Setctty: spec.Terminal, Credential: spec.User,
+		AmbientCaps: spec.Ambient,
 	}
 	env := spec.Env
 	if tree.group != nil {
@@ -44,6 +50,23 @@ func (spec Spec) attributes(tree *Tree) *syscall.ProcAttr {
 		env = append(env[:len(env):len(env)], marker+"="+spec.ID)
 	}
 	return &syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: spec.Files, Sys: sys}
+}
+
+// ownPipes lets a process of another user reopen its standard descriptors by name, as in
+// "> /dev/stderr".
+func (spec Spec) ownPipes() {
+	if spec.User == nil {
+		return
+	}
+	for _, fd := range spec.Files {
+		var stat unix.Stat_t
+		if unix.Fstat(int(fd), &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFIFO {
+			continue
+		}
+		if err := unix.Fchown(int(fd), int(spec.User.Uid), -1); err != nil {
+			log.Printf("event=pipe_not_owned error=%q", err)
+		}
+	}
 }
 
 // Process is one started child.

@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"casulo.dev/dataplane/internal/thread"
 )
 
 // Options are the descriptors that the starter may hand over. Each may be nil.
@@ -29,6 +31,7 @@ type Supervisor struct {
 	groups *groups
 	oom    *oomCounter
 	forks  chan func()
+	pids   *os.File
 
 	// mu is held over fork and registration, and over reaping: a pid in children is never stale.
 	mu       sync.Mutex
@@ -38,6 +41,7 @@ type Supervisor struct {
 // NewSupervisor makes the daemon the reaper of its descendants and starts reaping.
 func NewSupervisor(options Options) (*Supervisor, error) {
 	s := &Supervisor{groups: newGroups(options.Cgroup), oom: newOOMCounter(), children: map[int]*Process{}}
+	s.pids = options.Pids
 	if err := becomeReaper(); err != nil {
 		return nil, err
 	}
@@ -83,6 +87,7 @@ func (s *Supervisor) forkInside(tasks *os.File) error {
 
 // Start forks the process of a spec. The caller still owns spec.Files.
 func (s *Supervisor) Start(spec Spec) (*Process, error) {
+	spec.ownPipes()
 	tree := s.groups.take(spec.ID)
 	process := &Process{supervisor: s, Tree: tree, done: make(chan struct{}), oomBefore: s.oom.read()}
 	err := s.fork(process, spec)
@@ -104,6 +109,12 @@ func (s *Supervisor) fork(process *Process, spec Spec) (err error) {
 			s.children[process.PID] = process
 		}
 	}
+	if spec.Inside != nil {
+		if refused := s.forkThrough(spec.Inside, work); refused != nil {
+			return refused
+		}
+		return err
+	}
 	if s.forks == nil {
 		work()
 		return err
@@ -111,6 +122,23 @@ func (s *Supervisor) fork(process *Process, spec Spec) (err error) {
 	finished := make(chan struct{})
 	s.forks <- func() { work(); close(finished) }
 	<-finished
+	return err
+}
+
+// forkThrough forks from a thread of its own, after that has entered the process limit's group, which
+// counts threads one by one, and the world of the process.
+func (s *Supervisor) forkThrough(inside func() error, fork func()) (err error) {
+	thread.Throwaway(func() {
+		if s.pids != nil {
+			_, err = s.pids.WriteString("0")
+		}
+		if err == nil {
+			err = inside()
+		}
+		if err == nil {
+			fork()
+		}
+	})
 	return err
 }
 
