@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from casulo.cli.main import app
 from support.server import Server
+
+OURS = ("OPEN_SANDBOX", "OPENSANDBOX", "CASULO")
 
 
 @dataclass
@@ -24,11 +28,16 @@ class Osb:
     extra: dict[str, str] = field(default_factory=dict)
 
     def run(self, *words: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-        """Run it to the end."""
-        given = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
-        return subprocess.run(
-            self.command(*words), env=self.environment | self.extra, capture_output=True, timeout=60, **given
-        )
+        """Run it to the end; within this process when nothing is piped in, for starting Python takes longest."""
+        environment = self.environment | self.extra
+        if stdin is not None:
+            command = self.command(*words)
+            return subprocess.run(command, env=environment, capture_output=True, timeout=60, input=stdin)
+        cleared: dict[str, str | None] = {name: None for name in os.environ if name.startswith(OURS)}
+        done = CliRunner().invoke(app, words, prog_name="osb", env=cleared | environment)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return subprocess.CompletedProcess(words, done.exit_code, done.stdout_bytes, done.stderr_bytes)
 
     def text(self, *words: str) -> str:
         """Its stdout, when it ended well."""
@@ -54,9 +63,7 @@ class Osb:
 @pytest.fixture
 def lone_osb(tmp_path: Path) -> Osb:
     """`osb` on a machine where nothing is configured and nothing runs."""
-    kept = {
-        k: v for k, v in os.environ.items() if not k.startswith(("OPEN_SANDBOX", "OPENSANDBOX", "CASULO"))
-    }
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
     return Osb({**kept, "HOME": str(tmp_path), "CASULO_HOME": str(tmp_path / "casulo"), "NO_COLOR": "1"})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
-import time
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,13 @@ def test_help_is_as_pinned() -> None:
 
 @pytest.mark.parametrize("words", [[], ["sandbox"], ["run"]])
 def test_help_comes_at_once(lone_osb: Osb, words: list[str]) -> None:
+    """Measured in processor time, which other work on this machine disturbs less than time on the clock."""
     best = 9.0
     for _ in range(3):
-        began = time.perf_counter()
-        assert lone_osb.run(*words, "--help").returncode == 0
-        best = min(best, time.perf_counter() - began)
-    assert best < 1.0, "the promise is 0.3 s on a machine with nothing else to do"
+        began = os.times()
+        command = lone_osb.command(*words, "--help")
+        subprocess.run(command, env=lone_osb.environment, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        ended = os.times()
+        used = ended.children_user + ended.children_system - began.children_user - began.children_system
+        best = min(best, used)
+    assert best < 0.6, "the promise is 0.3 s on a machine with nothing else to do"
