@@ -53,6 +53,9 @@ class Ids:
         return (0, 0) if self.base is None else (uid - self.base, gid - self.base)
 
 
+PLAIN = Ids(0)
+
+
 def parse(name: str) -> Ids:
     """From `Ids.name` back."""
     return Ids(None if name == "user" else int(name))

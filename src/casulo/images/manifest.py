@@ -130,7 +130,9 @@ def wrong_platform(name: str, offered: Iterable[str], wanted: str) -> Unsupporte
     )
 
 
-def composed(config: ImageConfig, platform: Platform, layers: Sequence[tuple[str, int]]) -> tuple[bytes, bytes]:
+def composed(
+    config: ImageConfig, platform: Platform, layers: Sequence[tuple[str, int]]
+) -> tuple[bytes, bytes]:
     """(manifest, configuration) of an image made here, from (diff id, bytes) of its layers."""
     configuration = {
         "architecture": platform.arch,
@@ -172,7 +174,10 @@ def _descriptor(body: Any) -> Descriptor:
         raise _wrong(f"its manifest gives a wrong size for {digest}")
     platform = body.get("platform")
     return Descriptor(
-        digest, size, str(body.get("mediaType") or ""), _platform(platform) if isinstance(platform, Mapping) else ""
+        digest,
+        size,
+        str(body.get("mediaType") or ""),
+        _platform(platform) if isinstance(platform, Mapping) else "",
     )
 
 

@@ -2,12 +2,12 @@
 # Copyright the Casulo authors
 """How images are named, in the words that engines use. Pure.
 
-    python:3.12                      docker.io/library/python:3.12
-    registry.example:5000/team/app   …:latest
-    name@sha256:…                    exactly this manifest
-    oci:folder[:tag]                 an OCI image layout on this machine
-    docker-archive:file[:name:tag]   what `docker save` writes
-    docker-daemon:name[:tag]         an image of this machine's Docker daemon
+python:3.12                      docker.io/library/python:3.12
+registry.example:5000/team/app   …:latest
+name@sha256:…                    exactly this manifest
+oci:folder[:tag]                 an OCI image layout on this machine
+docker-archive:file[:name:tag]   what `docker save` writes
+docker-daemon:name[:tag]         an image of this machine's Docker daemon
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from casulo.model.errors import Code, InvalidRequest
 DOCKER, OCI, ARCHIVE, DAEMON = "docker", "oci", "docker-archive", "docker-daemon"
 DEFAULT_REGISTRY = "docker.io"
 _LONGEST = 255
-_HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::\d+)?")
+_HOST = re.compile(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::\d+)?"
+)
 _PATH = re.compile(r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
