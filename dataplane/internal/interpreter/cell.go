@@ -32,6 +32,8 @@ type cell struct {
 	// events go to whoever follows the cell, until gone is closed. Then they go nowhere.
 	events chan func(*stream.Cell)
 	gone   chan struct{}
+	// last is the end; it comes after all events.
+	last chan func(*stream.Cell)
 
 	// What follows belongs to the goroutine that runs the cell.
 	stopped string // why it had to stop, if it had to

@@ -22,8 +22,8 @@ func startNode(name string) func(launch) (engine, error) {
 		if err != nil {
 			return nil, err
 		}
-		script := "new Function('require','language',require('fs').readFileSync('/proc/self/fd/" +
-			strconv.Itoa(driverFD) + "','utf8'))(require,'" + name + "')"
+		script := "new Function('require','language','load',require('fs').readFileSync('/proc/self/fd/" +
+			strconv.Itoa(driverFD) + "','utf8'))(require,'" + name + "',name=>import(name))"
 		return newDriver(l, childSpec{
 			path: program, argv: []string{program, "-e", script}, at: usual,
 			files: map[int]*os.File{driverFD: text, helperFD: parser},

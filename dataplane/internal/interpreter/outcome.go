@@ -28,6 +28,8 @@ const (
 	nameInterrupted = "CodeInterruptedError"
 	nameDied        = "ContextDiedError"
 	nameExit        = "CommandExecError"
+	nameCompile     = "CompileError"
+	namePanic       = "panic"
 )
 
 // exitFailure is what a status other than 0 means to a shell; 0 is no failure.
@@ -52,6 +54,20 @@ func (c *cell) survived() *stream.Failure {
 	if c.stopped == reasonTimeout {
 		failure.Name, failure.Value = nameTimeout, timeoutText(c.timeout)
 	}
+	return failure
+}
+
+// ended is how a cell ended that was a process of its own; the context goes on without it.
+func (c *cell) ended(exit process.Exit) *stream.Failure {
+	failure := c.died(exit)
+	failure.Value = strings.TrimSuffix(failure.Value, freshNext)
+	switch c.stopped {
+	case reasonTimeout:
+		failure.Value = timeoutText(c.timeout)
+	case reasonInterrupted:
+		failure.Value = "the cell was interrupted"
+	}
+	failure.Traceback = []string{failure.Name + ": " + failure.Value}
 	return failure
 }
 

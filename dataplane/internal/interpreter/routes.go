@@ -47,6 +47,7 @@ func (req *runRequest) cell() (*cell, error) {
 	c := &cell{
 		code: req.Code, timeout: time.Duration(req.TimeoutMS) * time.Millisecond,
 		stops: make(chan string, 1), events: make(chan func(*stream.Cell), 16), gone: make(chan struct{}),
+		last: make(chan func(*stream.Cell), 1),
 	}
 	for _, format := range req.FigureFormats {
 		if format != "png" && format != "svg" {
@@ -91,10 +92,7 @@ func forward(r *http.Request, c *cell, out *stream.Cell) {
 	defer beat.Stop()
 	for {
 		select {
-		case event, more := <-c.events:
-			if !more {
-				return
-			}
+		case event := <-c.events:
 			event(out)
 			if len(c.events) > 0 {
 				continue
@@ -103,9 +101,25 @@ func forward(r *http.Request, c *cell, out *stream.Cell) {
 			if out.Flush() != nil {
 				return
 			}
+		case end := <-c.last:
+			finish(c, out, end)
+			return
 		case <-beat.C:
 			out.Ping()
 		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// finish sends what is still on its way, then the end.
+func finish(c *cell, out *stream.Cell, end func(*stream.Cell)) {
+	for {
+		select {
+		case event := <-c.events:
+			event(out)
+		default:
+			end(out)
 			return
 		}
 	}

@@ -9,6 +9,8 @@ var Version = "dev"
 
 // Features lists the abilities that a client may rely on beyond the base contract.
 var Features = []string{
+	"code",
+	"code.files",
 	"command.argv",
 	"command.logs.foreground",
 	"command.stdin",
