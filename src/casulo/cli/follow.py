@@ -41,7 +41,7 @@ async def follow(
         printer.record(_described(result))
         return code_of(result)
     outputs = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
-    async with _Interrupts() as interrupts, aclosing(sandbox.commands.stream(command, **options)) as items:
+    async with Interrupts() as interrupts, aclosing(sandbox.commands.stream(command, **options)) as items:
         async for item in items:
             match item:
                 case Started(command_id):
@@ -80,7 +80,7 @@ def _described(result: Result) -> dict[str, object]:
     return {name: value for name, value in vars(result).items() if name not in _BYTES} | output
 
 
-class _Interrupts:
+class Interrupts:
     """While it is entered, the first Ctrl-C calls `first`, every other one cancels this task."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class _Interrupts:
         self.used = False
         self._asked: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> _Interrupts:
+    async def __aenter__(self) -> Interrupts:
         self._task = asyncio.current_task()
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._pressed)
         return self

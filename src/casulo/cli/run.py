@@ -55,13 +55,20 @@ def run_command(
 async def _run(
     state: State, spec: dict[str, Any], words: list[str], printer: Printer, options: dict[str, Any]
 ) -> int:
+    async with own_sandbox(state, spec) as sandbox:
+        return await follow(sandbox, words, printer, {**options, "stdin": piped_stdin()})
+
+
+@asynccontextmanager
+async def own_sandbox(state: State, spec: dict[str, Any]) -> AsyncIterator[AsyncSandbox]:
+    """A sandbox that lives as long as this command."""
     from casulo.client import AsyncSandbox
 
     async with _server(state) as connection:
         async with waiting("creating the sandbox"):
             sandbox = await AsyncSandbox.create(**spec, timeout=LIFETIME_SECONDS, connection=connection)
         async with sandbox, _renewed(sandbox):
-            return await follow(sandbox, words, printer, {**options, "stdin": piped_stdin()})
+            yield sandbox
 
 
 @asynccontextmanager

@@ -10,6 +10,8 @@
 `AsyncSandbox` is the same with `await`.
 """
 
+from casulo.client.code import CellEnded, CellStarted, CodeContext, FilesChanged
+from casulo.client.code_results import ChangedFile, CodeError, CodeFailed, CodeResult, Value
 from casulo.client.connection import Connection
 from casulo.client.faults import Disconnected, StreamBroken, Unreachable
 from casulo.client.files import AsyncFiles, Write
@@ -36,7 +38,14 @@ __all__ = [
     "AsyncFiles",
     "AsyncSandbox",
     "CasuloError",
+    "CellEnded",
+    "CellStarted",
+    "ChangedFile",
     "Client",
+    "CodeContext",
+    "CodeError",
+    "CodeFailed",
+    "CodeResult",
     "CommandFailed",
     "CommandStatus",
     "Conflict",
@@ -47,6 +56,7 @@ __all__ = [
     "Exit",
     "FileChange",
     "FileInfo",
+    "FilesChanged",
     "InvalidRequest",
     "Logs",
     "Metrics",
@@ -65,5 +75,6 @@ __all__ = [
     "Unavailable",
     "Unreachable",
     "Unsupported",
+    "Value",
     "Write",
 ]

@@ -144,17 +144,18 @@ class Capture:
 
     async def result(self, command_id: str, *, merged: bool) -> Result:
         """The result, once the stream gave its Exit."""
-        for stream in ("stdout", "stderr"):
-            await self._hand_over(stream, b"", final=True)
+        stdout, stderr = await self.collected()
         if self._exit is None:
             raise AssertionError("a stream of events gives an Exit or raises")
         return Result(
-            **vars(self._exit),
-            id=command_id,
-            stdout_bytes=b"".join(self._kept["stdout"]),
-            stderr_bytes=b"".join(self._kept["stderr"]),
-            merged=merged,
+            **vars(self._exit), id=command_id, stdout_bytes=stdout, stderr_bytes=stderr, merged=merged
         )
+
+    async def collected(self) -> tuple[bytes, bytes]:
+        """Both outputs, once nothing more comes."""
+        for stream in ("stdout", "stderr"):
+            await self._hand_over(stream, b"", final=True)
+        return b"".join(self._kept["stdout"]), b"".join(self._kept["stderr"])
 
     async def _hand_over(self, stream: str, data: bytes, *, final: bool) -> None:
         handler = self._handlers[stream]

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from casulo.client.channel import Channel
+from casulo.client.code import AsyncCode
 from casulo.client.commands import AsyncCommands
 from casulo.client.connection import Connection
 from casulo.client.files import AsyncFiles
@@ -68,6 +69,7 @@ class AsyncSandbox:
             endpoint,
         )
         self.commands = AsyncCommands(self._channel)
+        self.code = AsyncCode(self._channel)
         self.files = AsyncFiles(self._channel)
         self.sessions = AsyncSessions(self._channel)
         self.terminals = AsyncTerminals(self._channel)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from casulo.client.blocking import Twin, blocking, finishing, iterating, making
+from casulo.client.code import AsyncCode
 from casulo.client.commands import AsyncCommands
 from casulo.client.connection import Connection
 from casulo.client.files import AsyncFiles
@@ -62,6 +63,19 @@ class Commands(Twin[AsyncCommands]):
     logs = blocking(AsyncCommands.logs)
     wait = blocking(AsyncCommands.wait)
     interrupt = blocking(AsyncCommands.interrupt)
+
+
+class Code(Twin[AsyncCode]):
+    """See AsyncCode."""
+
+    run = blocking(AsyncCode.run)
+    stream = iterating(AsyncCode.stream)
+    interrupt = blocking(AsyncCode.interrupt)
+    create_context = blocking(AsyncCode.create_context)
+    contexts = blocking(AsyncCode.contexts)
+    context = blocking(AsyncCode.context)
+    delete_context = blocking(AsyncCode.delete_context)
+    delete_contexts = blocking(AsyncCode.delete_contexts)
 
 
 class Files(Twin[AsyncFiles]):
@@ -178,6 +192,7 @@ class Sandbox(Twin[AsyncSandbox]):
     def __init__(self, source: AsyncSandbox) -> None:
         super().__init__(source)
         self.commands = Commands(source.commands)
+        self.code = Code(source.code)
         self.files = Files(source.files)
         self.sessions = Sessions(source.sessions)
         self.terminals = Terminals(source.terminals)

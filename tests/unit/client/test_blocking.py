@@ -18,6 +18,7 @@ import pytest
 
 from casulo.client import sync
 from casulo.client.blocking import Twin, blocking, iterating
+from casulo.client.code import AsyncCode
 from casulo.client.commands import AsyncCommands
 from casulo.client.files import AsyncFiles
 from casulo.client.lifecycle import AsyncClient
@@ -29,6 +30,7 @@ PAIRS = [
     (AsyncClient, sync.Client),
     (AsyncSandbox, sync.Sandbox),
     (AsyncCommands, sync.Commands),
+    (AsyncCode, sync.Code),
     (AsyncFiles, sync.Files),
     (AsyncSession, sync.Session),
     (AsyncSessions, sync.Sessions),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the Casulo authors
-"""Frames to and from the daemon, as its frames.go describes them, and interrupts that never cut one in two."""
+"""Frames to and from the daemon, as its frames.go describes them, and interrupts that cut none in two."""
 
 import _signal
 import _thread
