@@ -17,6 +17,7 @@ import (
 	"casulo.dev/dataplane/internal/entrypoint"
 	"casulo.dev/dataplane/internal/environment"
 	"casulo.dev/dataplane/internal/hooks"
+	"casulo.dev/dataplane/internal/isolated"
 	"casulo.dev/dataplane/internal/process"
 	"casulo.dev/dataplane/internal/strict"
 	"casulo.dev/dataplane/internal/version"
@@ -46,6 +47,8 @@ type daemon struct {
 	entry      *entrypoint.Entrypoint
 	services   *services
 	server     *http.Server
+
+	isolatedHome *isolated.Home
 }
 
 // run starts the sandbox, waits for its end and returns the exit status.
@@ -77,6 +80,9 @@ func (d *daemon) start(channel *boot.Channel) (listen []string, err error) {
 	}
 	listeners, listen, err := boot.Listen(d.document.Listen)
 	if err != nil {
+		return nil, err
+	}
+	if d.isolatedHome, err = isolated.Confine(d.document.IsolatedDir); err != nil {
 		return nil, err
 	}
 	d.services = newServices(d, listen)

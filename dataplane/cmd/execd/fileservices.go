@@ -15,7 +15,7 @@ import (
 )
 
 // addFileServices registers files, metrics and the proxy. listen holds the addresses the daemon itself answers on.
-func addFileServices(router *api.Router, d *daemon, listen []string) {
+func addFileServices(router *api.Router, d *daemon, listen []string) *files.Service {
 	service := files.New(files.Config{
 		SandboxID: d.document.SandboxID,
 		Base:      d.env.Cwd(),
@@ -27,6 +27,7 @@ func addFileServices(router *api.Router, d *daemon, listen []string) {
 	service.Routes(router)
 	metrics.New(service.OwnerName).Routes(router)
 	portproxy.New(portsOf(listen)...).Routes(router)
+	return service
 }
 
 // stateDirs are where the daemon may keep a file of its own: beside the file of variables, which is writable.

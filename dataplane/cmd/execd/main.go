@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"casulo.dev/dataplane/internal/boot"
+	"casulo.dev/dataplane/internal/isolated"
 	"casulo.dev/dataplane/internal/version"
 )
 
@@ -29,6 +30,9 @@ const (
 )
 
 func main() {
+	if isolated.IsHelper(os.Args) {
+		os.Exit(isolated.RunHelper(os.Args))
+	}
 	bootFD := flag.Int("boot-fd", -1, "descriptor of the boot channel, a SOCK_SEQPACKET socket")
 	document := flag.String("document", "", "file with the boot document, when there is no boot channel")
 	showVersion := flag.Bool("version", false, "print the version and exit")

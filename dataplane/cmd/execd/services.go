@@ -9,6 +9,7 @@ import (
 	"casulo.dev/dataplane/internal/api"
 	"casulo.dev/dataplane/internal/command"
 	"casulo.dev/dataplane/internal/interpreter"
+	"casulo.dev/dataplane/internal/isolated"
 	"casulo.dev/dataplane/internal/output"
 	"casulo.dev/dataplane/internal/pty"
 	"casulo.dev/dataplane/internal/session"
@@ -41,7 +42,8 @@ func newServices(d *daemon, listen []string) *services {
 	s.terminals.Routes(s.router)
 	interpreter.New(d.supervisor, d.env).Routes(s.router)
 	interpreter.AnswerProbes()
-	addFileServices(s.router, d, listen)
+	fileService := addFileServices(s.router, d, listen)
+	isolated.New(d.supervisor, d.env, store, d.isolatedHome).Routes(s.router, fileService)
 	return s
 }
 

@@ -19,6 +19,8 @@ type Document struct {
 	StopGraceMS int64             `json:"stop_grace_ms"`
 	PreStart    *Hook             `json:"pre_start"`
 	Periodic    []Hook            `json:"periodic"`
+	// IsolatedDir is where isolated sessions keep what they write; empty in sandboxes without them.
+	IsolatedDir string `json:"isolated_dir"`
 }
 
 // User owns the processes of the sandbox unless a request names another.

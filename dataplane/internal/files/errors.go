@@ -36,6 +36,9 @@ func fail(status int, code, format string, args ...any) error {
 	return &problem{status, code, fmt.Sprintf(format, args...)}
 }
 
+// Refuse is the error of a request that a view cannot serve, ready for the wire.
+func Refuse(status int, code, message string) error { return &problem{status, code, message} }
+
 func badRequest(format string, args ...any) error {
 	return fail(http.StatusBadRequest, api.CodeInvalidRequest, format, args...)
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"casulo.dev/dataplane/internal/thread"
 )
 
 const somebody = "/v1/filesystem/4711/4712"
@@ -170,7 +172,7 @@ func TestThrowawayThreadsAreGoneAfterwards(t *testing.T) {
 	}
 	before := count()
 	for range 200 {
-		onThrowawayThread(func() {})
+		thread.Throwaway(func() {})
 	}
 	waitFor(t, func() bool { return count() <= before+4 })
 }

@@ -6,12 +6,12 @@ package files
 import (
 	"fmt"
 	"net/http"
-	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"casulo.dev/dataplane/internal/api"
+	"casulo.dev/dataplane/internal/thread"
 )
 
 // View says as whom, and in which world, an operation runs. The zero View is the daemon itself.
@@ -32,35 +32,12 @@ func (v View) run(work func()) error {
 		return nil
 	}
 	var err error
-	onThrowawayThread(func() {
+	thread.Throwaway(func() {
 		if err = v.Enter(); err == nil {
 			work()
 		}
 	})
 	return err
-}
-
-// onThrowawayThread runs work on an OS thread that ends with it: a goroutine that returns while locked takes its
-// thread along. The process's main thread cannot end, so it is never used.
-func onThrowawayThread(work func()) {
-	done := make(chan any)
-	var start func()
-	start = func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			moved := make(chan struct{})
-			go func() { start(); close(moved) }()
-			<-moved
-			runtime.UnlockOSThread()
-			return
-		}
-		defer func() { done <- recover() }()
-		work()
-	}
-	go start()
-	if reason := <-done; reason != nil {
-		panic(reason)
-	}
 }
 
 // Identity is a set of credentials for file operations.

@@ -115,6 +115,8 @@ type Failure struct {
 	// Reason is a stable word for programs: exit, signal, timeout, interrupted, oom, start.
 	Reason string
 	Signal string
+	// Text repeats the value for clients of isolated sessions, which look for it there.
+	Text string
 }
 
 func appendFailure(dst []byte, f Failure) []byte {
@@ -133,6 +135,9 @@ func appendFailure(dst []byte, f Failure) []byte {
 	}
 	if f.Signal != "" {
 		dst = appendQuoted(append(dst, `,"signal":`...), f.Signal)
+	}
+	if f.Text != "" {
+		dst = appendQuoted(append(dst, `,"text":`...), f.Text)
 	}
 	return appendEnd(dst)
 }

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+package isolated
+
+import (
+	"fmt"
+	"log"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"casulo.dev/dataplane/internal/api"
+	"casulo.dev/dataplane/internal/output"
+	"casulo.dev/dataplane/internal/process"
+	"casulo.dev/dataplane/internal/stream"
+)
+
+// logLimit is how much output one run keeps; the oldest goes first.
+const logLimit = 64 << 20
+
+// Why a run was ended by us.
+const (
+	stoppedTimeout = "timeout"
+	stoppedDeleted = "interrupted"
+)
+
+// run is one text that runs, or ran, in a session.
+type run struct {
+	id      string
+	log     *output.Log
+	started time.Time
+	done    chan struct{}
+
+	mu       sync.Mutex
+	finished time.Time
+	ending   ending
+}
+
+// ending is how a run ended.
+type ending struct {
+	exit    process.Exit
+	stopped string
+	limit   time.Duration
+}
+
+func newRun(store *output.Store) *run {
+	return &run{
+		id: api.NewUUID(), log: output.NewLog(store, logLimit), started: time.Now(), done: make(chan struct{}),
+	}
+}
+
+func (r *run) finish(end ending) {
+	r.mu.Lock()
+	r.finished, r.ending = time.Now(), end
+	r.mu.Unlock()
+	r.log.Seal()
+	close(r.done)
+}
+
+func (r *run) running() bool {
+	select {
+	case <-r.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// trouble is what went wrong besides the text's own exit status; empty when nothing did.
+func (e ending) trouble() (sentence, reason string) {
+	switch {
+	case e.stopped == stoppedTimeout:
+		return fmt.Sprintf("the run was ended after its limit of %g s", e.limit.Seconds()), stoppedTimeout
+	case e.stopped != "":
+		return "the session was deleted while this ran", e.stopped
+	case e.exit.OOM:
+		return "out of memory: the kernel killed a process of this run at the sandbox's memory limit", "oom"
+	case e.exit.Signal != 0:
+		return "the shell of the run was ended by " + process.SignalName(e.exit.Signal), "signal"
+	}
+	return "", ""
+}
+
+// failure is the terminal event of a run that did not succeed; nil for success.
+func (e ending) failure() *stream.Failure {
+	if sentence, reason := e.trouble(); sentence != "" {
+		made := &stream.Failure{
+			Name: "RuntimeError", Value: sentence, Traceback: []string{sentence}, Reason: reason, Text: sentence,
+		}
+		if e.exit.Signal != 0 {
+			made.Signal = process.SignalName(e.exit.Signal)
+		}
+		return made
+	}
+	if e.exit.Code == 0 {
+		return nil
+	}
+	code := strconv.Itoa(e.exit.Code)
+	return &stream.Failure{
+		Name: "ExitError", Value: code, Traceback: []string{"exit status " + code}, Reason: "exit", Text: code,
+	}
+}
+
+// foreground runs a text in the session's shell. The caller holds the turn, which the run gives back.
+func (s *session) foreground(text string, variables map[string]string, limit time.Duration) (*run, *output.Reader, error) {
+	if err := s.revive(); err != nil {
+		return nil, nil, err
+	}
+	r := newRun(s.service.store)
+	reader := r.log.Attach()
+	s.shell.direct(r.log)
+	if err := s.shell.execute(text, variables); err != nil {
+		s.shell.direct(nil)
+		reader.Detach()
+		return nil, nil, err
+	}
+	go s.supervise(r, limit)
+	return r, reader, nil
+}
+
+// supervise follows a foreground run to its end and passes the turn on.
+func (s *session) supervise(r *run, limit time.Duration) {
+	end := s.await(limit)
+	r.log.Relax()
+	s.shell.pump.Drain()
+	s.shell.direct(nil)
+	r.finish(end)
+	s.leave()
+	s.turn <- struct{}{}
+}
+
+func (s *session) await(limit time.Duration) ending {
+	killsBefore := s.service.supervisor.OOMKills()
+	expired, cancel := after(limit)
+	defer cancel()
+	end := ending{limit: limit}
+	select {
+	case code := <-s.shell.results:
+		end.exit = process.Exit{Code: code}
+		end.exit.OOM = end.exit.LooksKilled() && s.service.supervisor.OOMKills() > killsBefore
+		return end
+	case <-s.shell.process.Done():
+	case <-expired:
+		end.stopped = stoppedTimeout
+		s.shell.end(stopGrace)
+	case <-s.gone:
+		end.stopped = stoppedDeleted
+		s.shell.end(0)
+	}
+	end.exit = s.shell.process.Exit()
+	return end
+}
+
+// after is a timer that a limit of 0 leaves out.
+func after(limit time.Duration) (<-chan time.Time, func()) {
+	if limit <= 0 {
+		return nil, func() {}
+	}
+	timer := time.NewTimer(limit)
+	return timer.C, func() { timer.Stop() }
+}
+
+// background starts a shell of its own that begins with the session's variables, functions and directory.
+func (s *session) background(text string, variables map[string]string, limit time.Duration) (*run, error) {
+	state, err := s.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	program, err := memoryFile("text")
+	if err != nil {
+		closeLogged(state)
+		return nil, err
+	}
+	defer closeLogged(state, program)
+	if err := rewrite(program, text+"\x00"); err != nil {
+		return nil, err
+	}
+	stdio, err := output.OpenStdio()
+	if err != nil {
+		return nil, err
+	}
+	r := newRun(s.service.store)
+	started, err := s.service.supervisor.Start(s.backgroundSpec(r.id, stdio, program, state, variables))
+	stdio.CloseChildEnds()
+	if err != nil {
+		stdio.Abandon()
+		return nil, err
+	}
+	pump, err := output.StartPump(stdio.Stdout, func(data []byte) { r.log.Append(output.Stdout, data) })
+	if err != nil {
+		return nil, err
+	}
+	go s.superviseBackground(r, started, pump, limit)
+	return r, nil
+}
+
+func (s *session) backgroundSpec(
+	id string, stdio *output.Stdio, text, state *os.File, variables map[string]string,
+) process.Spec {
+	standard := stdio.Merged()
+	files := layout(map[int]*os.File{1: text, textFD: text, stateFD: state})
+	copy(files, standard)
+	// The text is read before the request's variables could change how.
+	line := background
+	if len(variables) > 0 {
+		line = takeState + readText + `exec 90<&- 93>&-; ` + assignments(variables) + `\builtin eval "$__casulo"`
+	}
+	return process.Spec{
+		ID: id, Path: s.as.program, Argv: []string{"bash", "--noprofile", "--norc", "-c", line},
+		Env: s.as.variables.List(), Dir: s.as.cwd, User: s.as.credential, Files: files, Inside: s.world.join,
+	}
+}
+
+func (s *session) superviseBackground(r *run, started *process.Process, pump *output.Pump, limit time.Duration) {
+	expired, cancel := after(limit)
+	defer cancel()
+	end := ending{limit: limit}
+	select {
+	case <-started.Done():
+	case <-expired:
+		end.stopped = stoppedTimeout
+		started.Tree.Kill()
+		<-started.Done()
+	}
+	r.log.Relax()
+	pump.Drain()
+	end.exit = started.Exit()
+	started.Release()
+	r.finish(end)
+	r.log.Archive()
+	s.leave()
+	<-pump.Closed()
+}
+
+// snapshot copies the state of the last finished run, so that the next one may change it.
+func (s *session) snapshot() (*os.File, error) {
+	taken, err := memoryFile("state")
+	if err != nil {
+		return nil, err
+	}
+	content := make([]byte, fileSize(s.state))
+	if _, err := s.state.ReadAt(content, 0); err != nil {
+		closeLogged(taken)
+		return nil, err
+	}
+	return taken, rewrite(taken, string(content))
+}
+
+func fileSize(file *os.File) int64 {
+	info, err := file.Stat()
+	if err != nil {
+		log.Printf("event=session_state_unreadable error=%q", err)
+		return 0
+	}
+	return info.Size()
+}
