@@ -16,7 +16,6 @@ from casulo.model.states import State
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _STATES = {state.lower(): state for state in State}
-_ISOLATED_SESSIONS = "bootstrap.execd.isolation"
 
 _REFUSED: list[tuple[Callable[[CreateSandboxRequest], object], str, str, str]] = [
     (
@@ -66,12 +65,6 @@ _REFUSED: list[tuple[Callable[[CreateSandboxRequest], object], str, str, str]] =
         Code.VOLUME_UNSUPPORTED,
         "volumes: this server cannot mount volumes",
         "upload what the sandbox needs",
-    ),
-    (
-        lambda r: (r.extensions or {}).get(_ISOLATED_SESSIONS) == "enable",
-        Code.NOT_SUPPORTED,
-        f"extensions.{_ISOLATED_SESSIONS}: this server's sandboxes have no isolated sessions",
-        "leave it out, and use one sandbox per session",
     ),
 ]
 

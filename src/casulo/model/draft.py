@@ -29,10 +29,13 @@ ISOLATION = "casulo.isolation"
 RUNTIME = "casulo.runtime"
 RENEW_ON_ACCESS = "access.renew.extend.seconds"
 POOL_REF = "poolRef"
+ISOLATED_SESSIONS = "bootstrap.execd.isolation"
 HOST_IMAGE = "host"
 
 _OWN_EXTENSIONS = (ISOLATION, RUNTIME)
 _RESOURCES = ("cpu", "memory", "pids", "shm", "disk", "gpu")
+ISOLATED_SESSIONS_FEATURE = "isolated_sessions"
+_SWITCH = ("enable", "disable")
 _NEEDED_FEATURE = {"disk": "limits.disk", "gpu": "gpu"}
 """Resources that only some runtimes can limit or give, and the feature by which they declare it."""
 
@@ -85,6 +88,7 @@ def complete(
     labels.check(draft.metadata)
     _check_env(draft.env)
     _check_extensions(draft.extensions)
+    _check_sessions(draft.extensions, features, missing or {})
     _check_timeout(draft.timeout_seconds, defaults.max_timeout_seconds)
     _check_declared(draft.resource_limits, features, missing or {})
     return Spec(
@@ -121,6 +125,11 @@ def renew_seconds(extensions: Mapping[str, str]) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text) in _RENEW_RANGE):
         raise _invalid(f"extension {RENEW_ON_ACCESS}: {text!r} is not a number of seconds from 300 to 86400")
     return int(text)
+
+
+def isolated_sessions(extensions: Mapping[str, str]) -> bool:
+    """Whether the sandbox may have isolated sessions."""
+    return extensions.get(ISOLATED_SESSIONS) == "enable"
 
 
 def ends_at(start: datetime, seconds: int | None) -> datetime | None:
@@ -205,6 +214,21 @@ def _check_extensions(extensions: Mapping[str, str]) -> None:
             raise Unsupported("this server keeps no sandbox pools", code=Code.POOL_NOT_SUPPORTED)
         if key.startswith("casulo.") and key not in _OWN_EXTENSIONS:
             raise _invalid(f"extensions: unknown key {key!r}", _OWN_EXTENSIONS, key)
+
+
+def _check_sessions(
+    extensions: Mapping[str, str], features: Collection[str], missing: Mapping[str, str]
+) -> None:
+    text = extensions.get(ISOLATED_SESSIONS, "disable")
+    if text not in _SWITCH:
+        raise _invalid(f"extension {ISOLATED_SESSIONS}: {text!r} is not known", _SWITCH, text)
+    if isolated_sessions(extensions) and ISOLATED_SESSIONS_FEATURE not in features:
+        why = missing.get(ISOLATED_SESSIONS_FEATURE, "the runtime of this sandbox cannot nest namespaces")
+        raise Unsupported(
+            f"extension {ISOLATED_SESSIONS}: isolated sessions are not available here: {why}",
+            code=Code.NOT_SUPPORTED,
+            hint="leave the extension out, and use one sandbox per session",
+        )
 
 
 def _check_timeout(seconds: int | None, limit: int | None) -> None:

@@ -45,6 +45,7 @@ class BootDocument:
     stop_grace_ms: int = 5000
     pre_start: Hook | None = None
     periodic: tuple[Hook, ...] = ()
+    isolated_dir: str = ""
 
     def encode(self) -> bytes:
         """The document as the daemon reads it; absent members are left out."""
@@ -60,6 +61,8 @@ class BootDocument:
             "log_cap_bytes": self.log_cap_bytes,
             "stop_grace_ms": self.stop_grace_ms,
         }
+        if self.isolated_dir:
+            body["isolated_dir"] = self.isolated_dir
         if self.pre_start:
             body["pre_start"] = _hook(self.pre_start)
         if self.periodic:

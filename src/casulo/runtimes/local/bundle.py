@@ -22,6 +22,12 @@ CAPABILITIES = (
 """What root inside keeps: file ownership, users, signals. No device nodes, raw sockets, tracing of
 other users' processes, or anything administrative."""
 
+NESTING_CAPABILITIES = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_RESOURCE")
+"""What the daemon gets on top where it makes isolated sessions, relative to the sandbox's own user
+namespace. It keeps them from every other process, and drops the last one after first use."""
+
+ISOLATED_DIR = "/opt/opensandbox/isolated"
+
 _MASKED = (
     "/proc/acpi", "/proc/asound", "/proc/bus", "/proc/cmdline", "/proc/config.gz", "/proc/diskstats",
     "/proc/interrupts", "/proc/iomem", "/proc/ioports", "/proc/kallsyms", "/proc/kcore", "/proc/keys",
@@ -48,7 +54,8 @@ class Bundle:
     """Everything that differs between two containers.
 
     `network_namespace` None is an empty network. `clone3` is allowed only where the user namespace
-    is closed to further ones.
+    is closed to further ones. With `nesting` the container has a user namespace of its own, of the
+    same ids, in which its daemon may make further namespaces.
     """
 
     sandbox_id: str
@@ -64,12 +71,13 @@ class Bundle:
     cgroup_name: str = ""
     max_open_files: int = 4096
     seccomp_program: str | None = None
+    nesting: bool = False
 
     def config(self) -> dict[str, Any]:
         """The content of config.json, OCI runtime specification 1.0."""
         return {
             "ociVersion": "1.0.2",
-            "process": _process(self.max_open_files),
+            "process": _process(self.max_open_files, self._capabilities()),
             "root": {"path": str(self.rootfs)},
             "hostname": self.hostname,
             "mounts": [*self._mounts()],
@@ -98,7 +106,7 @@ class Bundle:
             "resources": self._resources(),
             "maskedPaths": list(_MASKED),
             "readonlyPaths": list(_READ_ONLY),
-            "seccomp": seccomp.profile(self.architecture, clone3=self.clone3),
+            "seccomp": seccomp.profile(self.architecture, clone3=self.clone3, nesting=self.nesting),
         }
         if self.user_namespace:
             mapping = [{"containerID": 0, "hostID": self.id_base, "size": ID_RANGE}]
@@ -114,8 +122,13 @@ class Bundle:
         network = {"type": "network"}
         if self.network_namespace:
             network["path"] = str(self.network_namespace)
+        if self.nesting:
+            return [{"type": "user"}, *own, network]
         user = [{"type": "user", "path": str(self.user_namespace)}] if self.user_namespace else []
         return [*user, *own, network]
+
+    def _capabilities(self) -> tuple[str, ...]:
+        return (*CAPABILITIES, *NESTING_CAPABILITIES) if self.nesting else CAPABILITIES
 
     def _resources(self) -> dict[str, Any]:
         """Only read by a runtime that insists on managing cgroups itself; same figures as ours."""
@@ -126,7 +139,7 @@ class Bundle:
         }
 
 
-def _process(max_open_files: int) -> dict[str, Any]:
+def _process(max_open_files: int, capabilities: tuple[str, ...]) -> dict[str, Any]:
     sets = ("bounding", "effective", "permitted")
     return {
         "terminal": False,
@@ -135,7 +148,7 @@ def _process(max_open_files: int) -> dict[str, Any]:
         "env": [],
         "cwd": "/",
         "noNewPrivileges": True,
-        "capabilities": {name: list(CAPABILITIES) for name in sets},
+        "capabilities": {name: list(capabilities) for name in sets},
         "rlimits": [{"type": "RLIMIT_NOFILE", "soft": max_open_files, "hard": max_open_files}],
     }
 

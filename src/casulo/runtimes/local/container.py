@@ -46,6 +46,11 @@ class Folder:
         return self.path / "work"
 
     @property
+    def isolated(self) -> Path:
+        """Where the daemon keeps what isolated sessions write over the sandbox's own files."""
+        return self.path / "isolated"
+
+    @property
     def events(self) -> Path:
         """Lines that the daemon appends: how the entrypoint ended."""
         return self.path / "events.jsonl"
@@ -81,6 +86,11 @@ class Folder:
         self.upper.mkdir()
         self.work.mkdir()
         os.chown(self.upper, owner, owner)
+
+    def create_isolated(self, owner: int) -> None:
+        """Make the directory of isolated sessions, closed to all but the sandbox's root."""
+        self.isolated.mkdir(mode=0o700)
+        os.chown(self.isolated, owner, owner)
 
     def remove(self) -> None:
         """Delete everything below. Idempotent."""

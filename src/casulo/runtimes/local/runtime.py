@@ -24,14 +24,14 @@ import structlog
 from casulo import linux
 from casulo.images import daemon
 from casulo.images import host as host_image
-from casulo.model.draft import HOST_IMAGE
+from casulo.model.draft import HOST_IMAGE, ISOLATED_SESSIONS_FEATURE, isolated_sessions
 from casulo.model.errors import CasuloError, Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 from casulo.network.filter import host_resolvers
 from casulo.runtimes import bootchannel
 from casulo.runtimes.base import Capabilities, ExitListener, Reality
 from casulo.runtimes.local import cgroups, container, host, seccomp, stopping, watch
-from casulo.runtimes.local.bundle import DAEMON_PATH, Bind, Bundle
+from casulo.runtimes.local.bundle import DAEMON_PATH, ISOLATED_DIR, Bind, Bundle
 from casulo.runtimes.local.container import Container, Folder
 from casulo.runtimes.local.networks import Attachment, Network, RoutedNetwork, SocketNetwork
 from casulo.runtimes.local.settings import LocalSettings
@@ -70,13 +70,19 @@ class LocalRuntime:
     @property
     def capabilities(self) -> Capabilities:
         """What containers on this host can do."""
+        features = {"pause", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"}
+        missing = {
+            "limits.disk": "this runtime has no quota on what a sandbox writes to its disk",
+            "gpu": "this runtime hands no GPU devices to sandboxes",
+        }
+        if self._host.user_namespace:
+            features.add(ISOLATED_SESSIONS_FEATURE)
+        else:
+            missing[ISOLATED_SESSIONS_FEATURE] = "a server run by root, crun, and user namespaces are needed"
         return Capabilities(
             isolations=frozenset({Isolation.AUTO, Isolation.CONTAINER}),
-            features=frozenset({"pause", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"}),
-            missing={
-                "limits.disk": "this runtime has no quota on what a sandbox writes to its disk",
-                "gpu": "this runtime hands no GPU devices to sandboxes",
-            },
+            features=frozenset(features),
+            missing=missing,
         )
 
     async def open(self, on_exit: ExitListener) -> None:
@@ -93,7 +99,12 @@ class LocalRuntime:
             SocketNetwork() if prepared.rootless else RoutedNetwork(self._settings, prepared)
         )
         self._network.open([Folder(path) for path in prepared.sandboxes.iterdir()])
-        self._filter = seccomp.compiled(daemon.host_architecture(), clone3=prepared.closed_to_namespaces)
+        self._filters = {
+            nesting: seccomp.compiled(
+                daemon.host_architecture(), clone3=prepared.closed_to_namespaces, nesting=nesting
+            )
+            for nesting in (False, True)
+        }
         self._daemon = daemon.execd_binary(daemon.host_architecture())
         self._image = host_image.prepare(
             self._data / "images" / "host",
@@ -177,6 +188,8 @@ class LocalRuntime:
         group = self._host.group(sandbox_id)
         group.create(spec.resources, self._host.id_base)
         self._write_names(folder, sandbox_id, attachment)
+        if isolated_sessions(spec.extensions):
+            folder.create_isolated(self._host.id_base)
         box = Container(
             host=self._host,
             bundle=self._bundle(sandbox_id, spec, attachment, group),
@@ -202,6 +215,8 @@ class LocalRuntime:
 
     def _bundle(self, sandbox_id: str, spec: Spec, attachment: Attachment, group: cgroups.Group) -> Bundle:
         image = [Bind(Path(path), path) for path in self._image.binds]
+        nesting = isolated_sessions(spec.extensions)
+        isolated = [Bind(self._folder(sandbox_id).isolated, ISOLATED_DIR, True)] if nesting else []
         limits = [Bind(path, target) for target, path in group.visible().items()]
         cpus = Path("/sys/devices/system/cpu")  # read by math libraries and language runtimes
         return Bundle(
@@ -216,14 +231,16 @@ class LocalRuntime:
                 *limits,
                 Bind(cpus, str(cpus)),
                 Bind(self._host.run / "execd", DAEMON_PATH),
+                *isolated,
                 *attachment.binds,
             ),
             user_namespace=self._host.user_namespace,
             clone3=self._host.closed_to_namespaces,
+            nesting=nesting,
             id_base=self._host.id_base,
             cgroup_name=group.name,
             max_open_files=self._host.max_open_files,
-            seccomp_program=self._filter,
+            seccomp_program=self._filters[nesting],
         )
 
     def _document(self, sandbox_id: str, spec: Spec, attachment: Attachment) -> bootchannel.BootDocument:
@@ -237,6 +254,7 @@ class LocalRuntime:
             log_cap_bytes=self._settings.log_cap_bytes,
             pre_start=spec.pre_start,
             periodic=spec.periodic,
+            isolated_dir=ISOLATED_DIR if isolated_sessions(spec.extensions) else "",
         )
 
     def _boot(self, box: Container, document: bootchannel.BootDocument, spec: Spec) -> _Started:

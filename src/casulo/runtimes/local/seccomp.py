@@ -66,13 +66,24 @@ writev
 """
 
 
-def profile(architecture: str, *, clone3: bool) -> dict[str, Any]:
+_NESTING = "mount mount_setattr move_mount open_tree setns umount2"
+_NEW_USER_NAMESPACE = 0x10000000
+
+
+def profile(architecture: str, *, clone3: bool, nesting: bool = False) -> dict[str, Any]:
     """The OCI `linux.seccomp` object for `amd64` or `arm64`; 32-bit calls end the process.
 
     The flags of clone3 are out of a filter's sight. It is allowed only where the sandbox's user
     namespace is closed to further namespaces; elsewhere it answers ENOSYS and libc uses clone.
+    `nesting` adds what the daemon needs for isolated sessions. The kernel refuses those calls to all
+    who do not hold CAP_SYS_ADMIN, and user namespaces, which would give it, cannot be unshared.
     """
     allowed = [name for name in _ALLOWED.split() if clone3 or name != "clone3"]
+    without_users = {"index": 0, "value": _NEW_USER_NAMESPACE, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}
+    nested: list[dict[str, Any]] = [
+        {"names": _NESTING.split(), "action": "SCMP_ACT_ALLOW"},
+        {"names": ["unshare"], "action": "SCMP_ACT_ALLOW", "args": [without_users]},
+    ]
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": _ENOSYS,
@@ -84,6 +95,7 @@ def profile(architecture: str, *, clone3: bool) -> dict[str, Any]:
                 {"names": ["personality"], "action": "SCMP_ACT_ALLOW", "args": [_equals(p)]}
                 for p in _PERSONALITIES
             ),
+            *(nested if nesting else ()),
         ],
     }
 
@@ -96,7 +108,7 @@ def _equals(value: int) -> dict[str, Any]:
     return {"index": 0, "value": value, "op": "SCMP_CMP_EQ"}
 
 
-def compiled(architecture: str, *, clone3: bool) -> str | None:
+def compiled(architecture: str, *, clone3: bool, nesting: bool = False) -> str | None:
     """The same profile as a filter program in base64; None where libseccomp is not installed.
 
     Building the program takes libseccomp several milliseconds, which the OCI runtime would spend
@@ -106,7 +118,8 @@ def compiled(architecture: str, *, clone3: bool) -> str | None:
         library = ctypes.CDLL("libseccomp.so.2", use_errno=True)
     except OSError:
         return None
-    return base64.b64encode(_Compiler(library).program(profile(architecture, clone3=clone3))).decode()
+    rules = profile(architecture, clone3=clone3, nesting=nesting)
+    return base64.b64encode(_Compiler(library).program(rules)).decode()
 
 
 class _Comparison(ctypes.Structure):
