@@ -104,7 +104,7 @@ class Slots:
         """Make one more slot ready."""
         with self._plan.lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            slot = self._allocate(foreign_addresses(self._plan.prefix))
+            slot = self._allocate(foreign_networks(self._plan.prefix))
             try:
                 build(slot)
             except BaseException:
@@ -134,14 +134,14 @@ class Slots:
         for slot in spare:
             self.release(slot.index)
 
-    def _allocate(self, foreign: set[str]) -> Slot:
+    def _allocate(self, foreign: set[int]) -> Slot:
         # Addresses go round, so that a fresh sandbox does not get the one just given back:
         # a client may still hold connections to it.
         with self._lock:
             for step in range(self._plan.capacity):
                 index = (self._next + step) % self._plan.capacity
                 slot = self._plan.slot(index)
-                if index not in self._taken and str(slot.gateway) not in foreign:
+                if index not in self._taken and int(slot.gateway) - 1 not in foreign:
                     self._taken.add(index)
                     self._next = index + 1
                     return slot
@@ -175,7 +175,7 @@ def _build_inside(slot: Slot, host_namespace: int) -> None:
             ifname=GUEST_INTERFACE,
             peer={"ifname": slot.interface, "net_ns_fd": host_namespace},
         )
-        guest = netlink.link_lookup(ifname=GUEST_INTERFACE)[0]
+        guest = socket.if_nametoindex(GUEST_INTERFACE)
         netlink.link("set", index=1, state="up")
         netlink.addr("add", index=guest, address=str(slot.address), prefixlen=30)
         netlink.link("set", index=guest, state="up")
@@ -202,8 +202,8 @@ def _set_up_host_side(slot: Slot) -> None:
     ipv6 = Path("/proc/sys/net/ipv6/conf") / slot.interface / "disable_ipv6"
     if ipv6.exists():
         ipv6.write_text("1")
+    index = socket.if_nametoindex(slot.interface)
     with IPRoute() as netlink:
-        index = netlink.link_lookup(ifname=slot.interface)[0]
         netlink.addr("add", index=index, address=str(slot.gateway), prefixlen=30)
         netlink.link("set", index=index, state="up")
 
@@ -220,20 +220,29 @@ def destroy(slot: Slot) -> None:
 
 def remove_interface(name: str) -> None:
     """Remove a host-side interface at once; one that is gone, or going, is fine."""
+    try:
+        index = socket.if_nametoindex(name)
+    except OSError:  # there is none
+        return
     with IPRoute() as netlink:
-        for index in netlink.link_lookup(ifname=name):
-            try:
-                netlink.link("del", index=index)
-            except NetlinkError as error:
-                if error.code != _NO_SUCH_DEVICE:
-                    raise
+        try:
+            netlink.link("del", index=index)
+        except NetlinkError as error:
+            if error.code != _NO_SUCH_DEVICE:
+                raise
 
 
-def foreign_addresses(prefix: str) -> set[str]:
-    """IPv4 addresses of this machine on interfaces that do not start with `prefix`."""
-    with IPRoute() as netlink:
-        found = [dict(message["attrs"]) for message in netlink.get_addr(family=socket.AF_INET)]
-    return {a["IFA_LOCAL"] for a in found if not str(a.get("IFA_LABEL", "")).startswith(prefix)}
+def foreign_networks(prefix: str) -> set[int]:
+    """Destinations of this host's IPv4 routes through interfaces that do not start with `prefix`.
+
+    Two servers that were given one network see each other's slots by their routes.
+    """
+    rows = [line.split()[:2] for line in Path("/proc/net/route").read_text().splitlines()[1:]]
+    return {
+        int.from_bytes(bytes.fromhex(destination), "little")
+        for interface, destination in rows
+        if not interface.startswith(prefix)
+    }
 
 
 def interfaces(prefix: str) -> set[str]:
