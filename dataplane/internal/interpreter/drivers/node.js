@@ -226,21 +226,11 @@ async function importModule(name) {
   const loader = vm.constants && vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER;
   if (loader) {
     const filename = path.join(process.cwd(), 'cell.js');
-    return importer(filename, loader)(String(name));
+    const script = new vm.Script('(name) => import(name)', { filename, importModuleDynamically: loader });
+    return script.runInThisContext()(String(name));
   }
   if (isBuiltin(name) || /^[a-z]{2,}:/.test(name)) return load(name);
   return load(url.pathToFileURL(resolveOld(String(name))).href);
-}
-
-// importer gives an import() that resolves for a file. Some versions call that experimental; no need to tell.
-function importer(filename, importModuleDynamically) {
-  const emitWarning = process.emitWarning;
-  process.emitWarning = () => {};
-  try {
-    return new vm.Script('(name) => import(name)', { filename, importModuleDynamically }).runInThisContext();
-  } finally {
-    process.emitWarning = emitWarning;
-  }
 }
 
 // resolveOld is for versions that cannot resolve imports for others: as require does, else by the package's own word.
@@ -392,6 +382,12 @@ function refreshRequire() {
   define('__dirname', cwd);
   define('__importMeta', { url: url.pathToFileURL(filename).href, filename, dirname: cwd });
 }
+
+// Some versions call what importModule uses experimental; that is our business, not the cell's.
+const emitWarning = process.emitWarning;
+process.emitWarning = function (warning, ...rest) {
+  if (!String(warning).startsWith('vm.USE_MAIN_CONTEXT_DEFAULT_LOADER')) emitWarning.call(process, warning, ...rest);
+};
 
 function complain(error) {
   process.stderr.write(`Uncaught ${withoutOwnFrames(textOf(error)).join('\n')}\n`);

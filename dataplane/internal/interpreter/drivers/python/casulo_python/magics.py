@@ -97,9 +97,20 @@ class Shell:
         made = InteractiveShell.instance(config=config, user_module=main, user_ns=main.__dict__)
         made.display_pub.publish = lambda data, *arguments, **options: forms.show("display", data)
         made.display_pub.clear_output = lambda *arguments, **options: None
+        made.system = made.system_raw  # the other way, through a terminal, would change line ends
+        self._keep_ours(made)
         made.builtin_trap.activate()
         cells.offer_builtins()
         return made
+
+    def _keep_ours(self, made):
+        """Plots are drawn by us, so what is said about them is said to us."""
+        theirs = made.find_line_magic("config")
+
+        def config(rest):
+            return configure(rest) if rest.startswith("InlineBackend") else theirs(rest)
+
+        made.magics_manager.magics["line"].update(config=config, matplotlib=nothing)
 
 
 shell = Shell()

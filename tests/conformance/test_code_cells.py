@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The corpus of cells: every language, on every runtime, each language in one context from top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from casulo.client import Client, Connection, Sandbox
+from support.cells import Cell, javascript, others, python
+from support.server import Server
+
+CORPUS = {
+    "python": python.CELLS,
+    "javascript": javascript.CELLS,
+    "typescript": javascript.TYPESCRIPT,
+    "java": others.JAVA,
+    "go": others.GO,
+    "bash": others.BASH,
+}
+
+
+@pytest.fixture(scope="module", params=["fake", "local"])
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """One sandbox for the whole corpus, large enough for compilers."""
+    server: Server = request.getfixturevalue(f"{request.param}_server")
+    resources = {"memory": "2Gi", "cpu": "2"}
+    with (
+        Client(Connection(server.url, server.api_key)) as client,
+        Sandbox.create("host", client=client, resources=resources) as made,
+    ):
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("language", "cell"),
+    [
+        pytest.param(language, cell, id=f"{language}-{cell.name.replace(' ', '-')}")
+        for language, cells in CORPUS.items()
+        for cell in cells
+    ],
+)
+def test_cell(sandbox: Sandbox, language: str, cell: Cell) -> None:
+    cell.check(sandbox.code.run(cell.code, language=language, timeout=60))
+
+
+def test_corpus_is_large_enough() -> None:
+    assert len(python.CELLS) >= 60
+    assert all(len(cells) >= 15 for cells in CORPUS.values())
