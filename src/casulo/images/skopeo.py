@@ -13,13 +13,13 @@ import array
 import base64
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import select
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,8 +58,8 @@ class Skopeo:
         self._folder = folder
         self._program = program()
         self._auth = _auth_file(reference, access, folder)
-        self._proxy: _Proxy | None = None
-        self._lock = threading.Lock()
+        self._idle: list[_Proxy] = []
+        self._serial = itertools.count()
 
     def manifest(self, digest: str = "") -> bytes:
         """As it is in the registry, byte for byte."""
@@ -80,21 +80,25 @@ class Skopeo:
 
     @contextmanager
     def blob(self, descriptor: Descriptor, pinned: str) -> Iterator[BinaryIO]:
-        """A pipe from the proxy; when it was read to its end, what went wrong on the other side shows."""
-        with self._lock:
-            if self._proxy is None:
-                self._proxy = self._open_proxy(pinned)
-        with self._proxy.blob(descriptor) as pipe:
-            yield pipe
+        """A pipe from a proxy. Each serves one blob at a time, so there are as many as readers."""
+        proxy = self._idle.pop() if self._idle else self._open_proxy(pinned)
+        try:
+            with proxy.blob(descriptor) as pipe:
+                yield pipe
+        except BaseException:
+            proxy.close()
+            raise
+        self._idle.append(proxy)
 
     def close(self) -> None:
-        """End the proxy."""
-        if self._proxy is not None:
-            self._proxy.close()
+        """End the proxies."""
+        while self._idle:
+            self._idle.pop().close()
 
     def _open_proxy(self, pinned: str) -> _Proxy:
         command = self._command("experimental-image-proxy")
-        proxy = _Proxy(self._reference, command, self._environment, self._access.stall_seconds, self._folder)
+        log = self._folder / f"proxy-{next(self._serial)}.log"
+        proxy = _Proxy(self._reference, command, self._environment, self._access.stall_seconds, log)
         try:
             proxy.open(self._transport(pinned))
         except BaseException:
@@ -159,18 +163,17 @@ class _Proxy:
     """The client side of skopeo's image proxy: JSON requests, answers with a pipe attached."""
 
     def __init__(
-        self, reference: Reference, command: list[str], env: dict[str, str], stall: float, folder: Path
+        self, reference: Reference, command: list[str], env: dict[str, str], stall: float, log: Path
     ) -> None:
         self._reference = reference
         self._stall = stall
+        self._log = log
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(stall)
-        self._errors = folder / "proxy.log"
-        with theirs, self._errors.open("wb") as errors:
+        with theirs, log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command, stdin=theirs.fileno(), stdout=errors, stderr=errors, env=env
             )
-        self._lock = threading.Lock()
         self._image = 0
 
     def open(self, name: str) -> None:
@@ -180,16 +183,21 @@ class _Proxy:
 
     @contextmanager
     def blob(self, descriptor: Descriptor) -> Iterator[BinaryIO]:
-        """Its bytes; the far side's complaint is raised when the reader has come to the end."""
+        """Its bytes; the far side's complaint is raised when the reader has come to the end.
+
+        FinishPipe is what closes the pipe when all was written, so it is asked for beforehand.
+        """
         _, pipe_id, pipe = self._call("GetBlob", self._image, descriptor.digest, descriptor.size)
         reader = _Pipe(pipe, self._reference, self._stall)
         try:
-            yield cast(BinaryIO, BufferedReader(reader, _PIPE))
-            self._call("FinishPipe", pipe_id)
-        except CasuloError:
-            if reader.ended:  # perhaps only because the other side broke off; it knows better why
-                self._call("FinishPipe", pipe_id)
-            raise
+            self._send("FinishPipe", pipe_id)
+            try:
+                yield cast(BinaryIO, BufferedReader(reader, _PIPE))
+            except CasuloError:
+                if reader.ended:  # perhaps only because the other side broke off; it knows better why
+                    self._receive()
+                raise
+            self._receive()
         finally:
             reader.close()
 
@@ -200,15 +208,23 @@ class _Proxy:
         self._process.wait()
 
     def _call(self, method: str, *arguments: Any) -> tuple[Any, int, int]:
+        self._send(method, *arguments)
+        return self._receive()
+
+    def _send(self, method: str, *arguments: Any) -> None:
+        try:
+            self._socket.sendall(json.dumps({"method": method, "args": arguments}).encode())
+        except OSError as error:
+            raise explained(self._reference, f"{error.strerror}: {self._words()}") from error
+
+    def _receive(self) -> tuple[Any, int, int]:
         """(value, number of the pipe, the pipe)."""
-        with self._lock:
-            try:
-                self._socket.sendall(json.dumps({"method": method, "args": arguments}).encode())
-                raw, descriptors = _received(self._socket)
-            except TimeoutError:
-                raise silent(self._reference, self._stall) from None
-            except OSError as error:
-                raise explained(self._reference, f"{error.strerror}: {self._words()}") from error
+        try:
+            raw, descriptors = _received(self._socket)
+        except TimeoutError:
+            raise silent(self._reference, self._stall) from None
+        except OSError as error:
+            raise explained(self._reference, f"{error.strerror}: {self._words()}") from error
         if not raw:
             raise explained(self._reference, self._words())
         reply = json.loads(raw)
@@ -217,7 +233,7 @@ class _Proxy:
         return reply.get("value"), int(reply.get("pipeid") or 0), descriptors[0] if descriptors else -1
 
     def _words(self) -> str:
-        return self._errors.read_text(errors="replace")[-2000:]
+        return self._log.read_text(errors="replace")[-2000:]
 
 
 def _received(sock: socket.socket) -> tuple[bytes, list[int]]:
