@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 from casulo import __version__
-from casulo.cli import code, command, config, copy, doctor, file, run, sandbox, server, shell, version
+from casulo.cli import (
+    code,
+    command,
+    config,
+    copy,
+    doctor,
+    file,
+    isolated,
+    run,
+    sandbox,
+    server,
+    shell,
+    version,
+)
 from casulo.cli.arguments import Format
 from casulo.cli.edge import Edge
 from casulo.cli.state import State
@@ -34,6 +47,7 @@ app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(command.app, name="command")
 app.add_typer(code.app, name="code")
 app.add_typer(file.app, name="file")
+app.add_typer(isolated.app, name="isolated")
 app.add_typer(config.app, name="config")
 app.command("doctor", context_settings=CONTEXT)(doctor.doctor)
 app.command("version", context_settings=CONTEXT)(version.version)

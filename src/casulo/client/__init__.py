@@ -15,6 +15,7 @@ from casulo.client.code_results import ChangedFile, CodeError, CodeFailed, CodeR
 from casulo.client.connection import Connection
 from casulo.client.faults import Disconnected, StreamBroken, Unreachable
 from casulo.client.files import AsyncFiles, Write
+from casulo.client.isolated import BindMount, IsolatedSessionInfo, Overlay
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.records import Endpoint, FileChange, FileInfo, Metrics, Process, SandboxInfo, SandboxPage
 from casulo.client.results import CommandFailed, CommandStatus, Logs, Result
@@ -37,6 +38,7 @@ __all__ = [
     "AsyncClient",
     "AsyncFiles",
     "AsyncSandbox",
+    "BindMount",
     "CasuloError",
     "CellEnded",
     "CellStarted",
@@ -58,10 +60,12 @@ __all__ = [
     "FileInfo",
     "FilesChanged",
     "InvalidRequest",
+    "IsolatedSessionInfo",
     "Logs",
     "Metrics",
     "NotFound",
     "Output",
+    "Overlay",
     "Process",
     "Result",
     "RuntimeFailure",

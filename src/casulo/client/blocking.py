@@ -74,6 +74,18 @@ def making(
     return call
 
 
+def wrapping(
+    twin: Callable[[], Callable[[R], T]], method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]
+) -> Callable[Concatenate[Any, P], T]:
+    """A method of a Twin that runs `method` of its source to the end and returns its result's twin."""
+
+    @functools.wraps(method)
+    def call(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return twin()(_finish(functools.partial(method, self._source), *args, **kwargs))
+
+    return call
+
+
 def finishing(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
     """A function that runs `function` to the end."""
 

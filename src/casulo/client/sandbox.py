@@ -17,6 +17,7 @@ from casulo.client.code import AsyncCode
 from casulo.client.commands import AsyncCommands
 from casulo.client.connection import Connection
 from casulo.client.files import AsyncFiles
+from casulo.client.isolated import AsyncIsolated
 from casulo.client.lifecycle import AsyncClient, Duration, HasClient, seconds
 from casulo.client.records import Endpoint, Metrics, Process, SandboxInfo, SandboxPage, parse
 from casulo.client.sessions import AsyncSessions
@@ -72,6 +73,7 @@ class AsyncSandbox:
         self.code = AsyncCode(self._channel)
         self.files = AsyncFiles(self._channel)
         self.sessions = AsyncSessions(self._channel)
+        self.isolated = AsyncIsolated(self._channel)
         self.terminals = AsyncTerminals(self._channel)
 
     @classmethod

@@ -72,7 +72,7 @@ class Ending:
 
     def sentence(self) -> str:
         """How it ended, for people."""
-        if self.exit_code is None:
+        if self.exit_code is None and self.reason in ("", "start", "not_found"):
             return f"the command could not be started: {self.error}"
         sentences = {
             "timeout": "the command passed its time limit and was killed",

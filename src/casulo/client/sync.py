@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from casulo.client.blocking import Twin, blocking, finishing, iterating, making
+from casulo.client.blocking import Twin, blocking, finishing, iterating, making, wrapping
 from casulo.client.code import AsyncCode
 from casulo.client.commands import AsyncCommands
 from casulo.client.connection import Connection
 from casulo.client.files import AsyncFiles
+from casulo.client.isolated import AsyncIsolated, AsyncIsolatedSession
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.records import SandboxInfo
 from casulo.client.sandbox import AsyncSandbox
@@ -140,6 +141,47 @@ class Sessions(Twin[AsyncSessions]):
         return Session(self._source.attach(session_id))
 
 
+class IsolatedSession(Twin[AsyncIsolatedSession]):
+    """See AsyncIsolatedSession."""
+
+    def __init__(self, source: AsyncIsolatedSession) -> None:
+        super().__init__(source)
+        self.files = Files(source.files)
+
+    def __enter__(self) -> IsolatedSession:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.delete()
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._source.id
+
+    run = blocking(AsyncIsolatedSession.run)
+    start = blocking(AsyncIsolatedSession.start)
+    status = blocking(AsyncIsolatedSession.status)
+    logs = blocking(AsyncIsolatedSession.logs)
+    wait = blocking(AsyncIsolatedSession.wait)
+    info = blocking(AsyncIsolatedSession.info)
+    diff = blocking(AsyncIsolatedSession.diff)
+    commit = blocking(AsyncIsolatedSession.commit)
+    delete = blocking(AsyncIsolatedSession.delete)
+
+
+class Isolated(Twin[AsyncIsolated]):
+    """See AsyncIsolated."""
+
+    def attach(self, session_id: str) -> IsolatedSession:
+        """A session that exists, by its id."""
+        return IsolatedSession(self._source.attach(session_id))
+
+    capabilities = blocking(AsyncIsolated.capabilities)
+    create = wrapping(lambda: IsolatedSession, AsyncIsolated.create)
+    list = blocking(AsyncIsolated.list)
+
+
 class Terminal(Twin[AsyncTerminal]):
     """See AsyncTerminal."""
 
@@ -195,6 +237,7 @@ class Sandbox(Twin[AsyncSandbox]):
         self.code = Code(source.code)
         self.files = Files(source.files)
         self.sessions = Sessions(source.sessions)
+        self.isolated = Isolated(source.isolated)
         self.terminals = Terminals(source.terminals)
 
     def __enter__(self) -> Sandbox:

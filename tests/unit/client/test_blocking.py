@@ -21,6 +21,7 @@ from casulo.client.blocking import Twin, blocking, iterating
 from casulo.client.code import AsyncCode
 from casulo.client.commands import AsyncCommands
 from casulo.client.files import AsyncFiles
+from casulo.client.isolated import AsyncIsolated, AsyncIsolatedSession
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.sandbox import AsyncSandbox
 from casulo.client.sessions import AsyncSession, AsyncSessions
@@ -34,6 +35,8 @@ PAIRS = [
     (AsyncFiles, sync.Files),
     (AsyncSession, sync.Session),
     (AsyncSessions, sync.Sessions),
+    (AsyncIsolated, sync.Isolated),
+    (AsyncIsolatedSession, sync.IsolatedSession),
     (AsyncTerminal, sync.Terminal),
     (AsyncTerminals, sync.Terminals),
 ]
