@@ -174,7 +174,7 @@ class _Unpacker:
             if not self._is_whiteout(folder):
                 raise
         above, _, name = folder.rpartition(b"/")
-        self._make_directory(self._parent(above), name)
+        self._make_directory(self._parent(above), name, asked_for=False)
         self._directories[folder] = _Attributes()
         return rooted.open_below(self._root, folder, _DIRECTORY)
 
@@ -182,8 +182,11 @@ class _Unpacker:
         above, _, name = path.rpartition(b"/")
         return _is_whiteout(os.stat(name, dir_fd=self._parent(above), follow_symlinks=False))
 
-    def _make_directory(self, parent: int, name: bytes) -> None:
-        """Make it unless it is there; one that takes a whiteout's place hides what is below it too."""
+    def _make_directory(self, parent: int, name: bytes, *, asked_for: bool) -> None:
+        """Make it unless it is there; one that takes a whiteout's place hides what is below it too.
+
+        Only a member of its own takes the place of a file or a link; one that others imply does not.
+        """
         try:
             os.mkdir(name, 0o700, dir_fd=parent)
             return
@@ -192,6 +195,8 @@ class _Unpacker:
         found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):
             return
+        if not (asked_for or _is_whiteout(found)):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         os.unlink(name, dir_fd=parent)
         os.mkdir(name, 0o700, dir_fd=parent)
         if _is_whiteout(found):
@@ -231,7 +236,7 @@ class _Unpacker:
 
     def _directory(self, entry: Entry, folder: bytes, name: bytes) -> None:
         if name:
-            self._make_directory(self._parent(folder), name)
+            self._make_directory(self._parent(folder), name, asked_for=True)
         path = folder + b"/" + name if folder else name
         self._directories[path] = _Attributes(
             entry.mode, entry.uid, entry.gid, entry.mtime_ns, self._kept(entry)
