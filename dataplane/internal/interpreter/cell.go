@@ -4,10 +4,8 @@
 package interpreter
 
 import (
-	"bytes"
 	"time"
 
-	"casulo.dev/dataplane/internal/output"
 	"casulo.dev/dataplane/internal/stream"
 )
 
@@ -29,11 +27,8 @@ type cell struct {
 	expired <-chan time.Time
 	stops   chan string
 
-	// events go to whoever follows the cell, until gone is closed. Then they go nowhere.
-	events chan func(*stream.Cell)
-	gone   chan struct{}
-	// last is the end; it comes after all events.
-	last chan func(*stream.Cell)
+	// events wait here for whoever follows the cell.
+	events *queue
 
 	// What follows belongs to the goroutine that runs the cell.
 	stopped string // why it had to stop, if it had to
@@ -48,20 +43,6 @@ func (c *cell) stop(reason string) {
 	default:
 		// It is being stopped already.
 	}
-}
-
-// emit hands an event over, or drops it when nobody listens any more.
-func (c *cell) emit(event func(*stream.Cell)) {
-	select {
-	case c.events <- event:
-	case <-c.gone:
-	}
-}
-
-// print is where the output of the cell's process goes.
-func (c *cell) print(s output.Stream, data []byte) {
-	kept := bytes.Clone(data)
-	c.emit(func(out *stream.Cell) { out.Output(s, kept) })
 }
 
 // follow serves a child until it says that it is done (true) or its process ended (false). Ask tells
@@ -154,15 +135,16 @@ func (c *cell) take(ch *child, f frame) bool {
 }
 
 func (c *cell) show(f frame) {
-	count := 0
+	count, size := 0, 0
 	if f.kind() == "result" {
 		count = c.count
 	}
 	var forms []stream.Representation
 	for i := 1; i+1 < len(f); i += 2 {
 		forms = append(forms, stream.Representation{MIME: f.field(i), Data: f[i+1]})
+		size += len(f[i+1])
 	}
 	if len(forms) > 0 {
-		c.emit(func(out *stream.Cell) { out.Result(count, forms) })
+		c.events.add(func(out *stream.Cell) { out.Result(count, forms) }, size)
 	}
 }

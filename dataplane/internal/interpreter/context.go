@@ -151,7 +151,7 @@ func (x *Context) supervise(c *cell) {
 	took := time.Since(begun)
 	files, truncated := before.changes(x.engine.directory())
 	x.release()
-	c.last <- func(out *stream.Cell) {
+	c.events.end(func(out *stream.Cell) {
 		if len(files) > 0 {
 			if err := out.Files(files, truncated); err != nil {
 				logLost("files", err)
@@ -162,7 +162,7 @@ func (x *Context) supervise(c *cell) {
 			return
 		}
 		out.Complete(took)
-	}
+	})
 }
 
 // release lets the next cell in.

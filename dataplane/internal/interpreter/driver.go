@@ -36,7 +36,7 @@ func newDriver(l launch, spec childSpec) (*driver, error) {
 }
 
 func (d *driver) execute(c *cell) *stream.Failure {
-	d.direct(c.print)
+	d.direct(c.events.print)
 	defer d.direct(nil)
 	if err := d.submit(c); err != nil {
 		d.process.Tree.Kill()

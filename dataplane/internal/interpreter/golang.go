@@ -189,7 +189,7 @@ func (e *goEngine) run(c *cell, p *goProgram) *stream.Failure {
 			if s == output.Stderr {
 				complaints.add(data)
 			}
-			c.print(s, data)
+			c.events.print(s, data)
 		})
 	if failure == nil || failure.Reason != reasonExit {
 		return failure

@@ -46,8 +46,7 @@ func (req *runRequest) cell() (*cell, error) {
 	}
 	c := &cell{
 		code: req.Code, timeout: time.Duration(req.TimeoutMS) * time.Millisecond,
-		stops: make(chan string, 1), events: make(chan func(*stream.Cell), 16), gone: make(chan struct{}),
-		last: make(chan func(*stream.Cell), 1),
+		stops: make(chan string, 1), events: newQueue(),
 	}
 	for _, format := range req.FigureFormats {
 		if format != "png" && format != "svg" {
@@ -80,11 +79,14 @@ func (s *Service) run(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
-	defer close(c.gone)
+	defer c.events.abandon()
 	out := stream.OpenCell(w, r)
 	out.Begin(chosen.ID, fresh)
 	forward(r, c, out)
 }
+
+// gathering is how long small pieces of output may gather once some were sent.
+const gathering = 2 * time.Millisecond
 
 // forward sends events as they come, and returns when the cell ended or the client left.
 func forward(r *http.Request, c *cell, out *stream.Cell) {
@@ -92,18 +94,15 @@ func forward(r *http.Request, c *cell, out *stream.Cell) {
 	defer beat.Stop()
 	for {
 		select {
-		case event := <-c.events:
-			event(out)
-			if len(c.events) > 0 {
-				continue
-			}
-			beat.Reset(stream.Heartbeat)
-			if out.Flush() != nil {
+		case <-c.events.ready:
+			if done := send(c.events, out); done {
 				return
 			}
-		case end := <-c.last:
-			finish(c, out, end)
-			return
+			beat.Reset(stream.Heartbeat)
+			select {
+			case <-c.events.urgent:
+			case <-time.After(gathering):
+			}
 		case <-beat.C:
 			out.Ping()
 		case <-r.Context().Done():
@@ -112,17 +111,17 @@ func forward(r *http.Request, c *cell, out *stream.Cell) {
 	}
 }
 
-// finish sends what is still on its way, then the end.
-func finish(c *cell, out *stream.Cell, end func(*stream.Cell)) {
-	for {
-		select {
-		case event := <-c.events:
-			event(out)
-		default:
-			end(out)
-			return
+// send passes on what is at hand. True means that there is nothing more to do.
+func send(events *queue, out *stream.Cell) bool {
+	items, ended := events.take()
+	for _, each := range items {
+		if each.event != nil {
+			each.event(out)
+		} else {
+			out.Output(each.stream, each.data)
 		}
 	}
+	return ended || out.Flush() != nil
 }
 
 // refuse answers before the first event. The code is the official one for everything that the
