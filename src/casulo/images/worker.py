@@ -25,6 +25,7 @@ from casulo.images.report import Report
 from casulo.images.shelf import Shelf
 from casulo.images.skopeo import Access, Skopeo
 from casulo.images.sources import Layout, Source
+from casulo.model import errors
 from casulo.model.errors import CasuloError, Code, RuntimeFailure
 from casulo.model.sandbox import Platform
 
@@ -91,7 +92,8 @@ def _say(event: str, value: Any) -> None:
 
 
 def _as_json(error: CasuloError) -> dict[str, str]:
-    return {"kind": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint}
+    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    return {"kind": kind.__name__, "code": error.code, "message": error.message, "hint": error.hint}
 
 
 def _disk_failure(error: OSError) -> RuntimeFailure:
