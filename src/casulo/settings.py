@@ -11,11 +11,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from casulo.control.settings import ControlSettings, RenewIntentSettings, SandboxSettings
+from casulo.images.settings import ImagesSettings
 from casulo.model.draft import nearest
 from casulo.model.errors import CasuloError, Code, InvalidRequest
 from casulo.model.sandbox import MIN_TIMEOUT_SECONDS
@@ -25,6 +26,7 @@ ENV_CONFIG = "SANDBOX_CONFIG_PATH"
 ENV_API_KEY = "OPENSANDBOX_SERVER_API_KEY"
 ENV_INSECURE = "OPENSANDBOX_INSECURE_SERVER"
 ENV_HOME = "CASULO_HOME"
+ENV_DOCKER_HOST = "DOCKER_HOST"
 
 
 class _Table(BaseModel):
@@ -98,6 +100,7 @@ class Settings(_Table):
     sandbox: SandboxSettings = SandboxSettings()
     runtime: RuntimeSettings = RuntimeSettings()
     local: LocalSettings = LocalSettings()
+    images: ImagesSettings = ImagesSettings()
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
     renew_intent: RenewIntentSettings = RenewIntentSettings()
@@ -125,6 +128,11 @@ class Settings(_Table):
     def data_dir(self) -> Path:
         """Where everything of this server lives, as an absolute path."""
         return self.server.data_dir.expanduser().absolute()
+
+    @property
+    def images_dir(self) -> Path:
+        """Where images are kept."""
+        return (self.images.folder or self.data_dir / "images").expanduser().absolute()
 
     @property
     def control(self) -> ControlSettings:
@@ -164,10 +172,13 @@ def _overridden(tables: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, 
         server["insecure"] = True
     if env.get(ENV_HOME):
         server["data_dir"] = env[ENV_HOME]
-    given = tables.get("server", {})
-    if not isinstance(given, Mapping):
-        return dict(tables)  # validation says what is wrong with it
-    return {**tables, "server": {**given, **server}}
+    images = {"docker_host": env[ENV_DOCKER_HOST]} if env.get(ENV_DOCKER_HOST) else {}
+    changed = dict(tables)
+    for name, changes in (("server", server), ("images", images)):
+        given = tables.get(name, {})
+        if changes and isinstance(given, Mapping):  # else validation says what is wrong with it
+            changed[name] = {**given, **changes}
+    return changed
 
 
 def _explained(error: ValidationError, source: str) -> InvalidRequest:
@@ -183,9 +194,10 @@ def _explained(error: ValidationError, source: str) -> InvalidRequest:
 def _keys_of(where: Iterable[str]) -> list[str]:
     model: type[BaseModel] = Settings
     for part in where:
-        inner = model.model_fields[part].annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            model = inner
+        field = model.model_fields.get(part)  # else it is a name in a table of tables
+        for inner in (field.annotation, *get_args(field.annotation)) if field else ():
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                model = inner
     return list(model.model_fields)
 
 

@@ -67,6 +67,8 @@ def test_the_file_is_looked_for_in_order(tmp_path: Path) -> None:
         ("[sevrer]\nport = 1\n", "unknown key [sevrer]", "'server'"),
         ("[sandbox]\ndefault_memroy = '1Gi'\n", "[sandbox] default_memroy", "'default_memory'"),
         ("[local]\nslot = 1\n", "[local] slot", "'slots'"),
+        ("[images]\nauthfile = 'x'\n", "[images] authfile", "'auth_file'"),
+        ("[images.registries.'r:1']\nusernme = 'x'\n", "[images] registries.r:1.usernme", "'username'"),
         ("[server]\nport = 70000\n", "[server] port", ""),
         ("[sandbox]\ndefault_memory = 'lots'\n", "'lots'", ""),
         ("[runtime]\nenabled = ['local']\ndefault = 'fake'\n", "'fake' is not among", ""),

@@ -17,6 +17,7 @@ from casulo.cli import (
     copy,
     doctor,
     file,
+    image,
     isolated,
     run,
     sandbox,
@@ -47,6 +48,7 @@ app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(command.app, name="command")
 app.add_typer(code.app, name="code")
 app.add_typer(file.app, name="file")
+app.add_typer(image.app, name="image")
 app.add_typer(isolated.app, name="isolated")
 app.add_typer(config.app, name="config")
 app.command("doctor", context_settings=CONTEXT)(doctor.doctor)

@@ -27,6 +27,9 @@ class ImagesSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    folder: Path | None = None
+    """Where images are kept; None is `images` below the data directory. Servers may share one."""
+
     registries: dict[str, RegistrySettings] = Field(default_factory=dict)
     auth_file: Path | None = None
     """Logins as `docker login` or `skopeo login` write them, for registries without their own above."""

@@ -23,7 +23,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -208,14 +208,21 @@ class Shelf:
 
     # Holds
 
-    def hold(self, holder: str, digest: str, keys: Iterable[str]) -> None:
-        """Keep an image and its layers from being removed until `release`."""
-        body = {"digest": digest, "layers": list(keys)}
+    def hold(self, holder: str, digest: str, keys: Iterable[str], owner: str) -> None:
+        """Keep an image and its layers from being removed until `release`; `owner` is whose holder it is."""
+        body = {"digest": digest, "layers": list(keys), "owner": owner}
         _replace(self.root / "holds" / _file_name(holder), body, durable=False)
 
     def release(self, holder: str) -> None:
         """End a hold. Idempotent."""
         (self.root / "holds" / _file_name(holder)).unlink(missing_ok=True)
+
+    def release_all_but(self, live: Collection[str], owner: str) -> None:
+        """End the holds of an owner's holders that are gone."""
+        for path in _visible(self.root / "holds"):
+            body = _read(path)
+            if body is not None and body.get("owner") == owner and path.name not in live:
+                path.unlink(missing_ok=True)
 
     def held(self) -> dict[str, tuple[str, frozenset[str]]]:
         """By holder: digest and keys of layers."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,7 +90,9 @@ class _Need:
 class ImageStore:
     """Images below `root`, unpacked for `ids`. Several processes may have the same folder open."""
 
-    def __init__(self, root: Path, settings: ImagesSettings, ids: Ids) -> None:
+    def __init__(self, root: Path, settings: ImagesSettings, ids: Ids, owner: str = "") -> None:
+        """`owner` is the server whose sandboxes will hold images."""
+        self._owner = owner
         self._settings = settings
         self._ids = ids
         self._shelf = Shelf(root)
@@ -200,6 +202,10 @@ class ImageStore:
         """End a hold. Idempotent."""
         await asyncio.to_thread(self._shelf.release, holder)
 
+    async def release_all_but(self, live: Collection[str]) -> None:
+        """After a restart: end the holds of this owner's holders that are not in `live`."""
+        await asyncio.to_thread(self._shelf.release_all_but, live, self._owner)
+
     async def remove(self, name: str, in_use: Iterable[str] = ()) -> Pruned:
         """Take a name away, and with the last one the image; Conflict while it is held or `in_use`.
 
@@ -223,7 +229,7 @@ class ImageStore:
             layers = layers or [self._shelf.empty_layer(need.ids)]
             if need.holder:
                 keys = [layer_key(diff_id, need.ids) for diff_id in inner.diff_ids]
-                self._shelf.hold(need.holder, stored.digest, keys)
+                self._shelf.hold(need.holder, stored.digest, keys, self._owner)
         name = need.reference.familiar
         return Image(name, stored.digest, tuple(layers), inner.config, need.ids, inner.platform)
 
