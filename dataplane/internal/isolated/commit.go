@@ -88,7 +88,7 @@ func (l *layer) replace(lower *os.Root, name string, info fs.FileInfo, make func
 }
 
 func (l *layer) copyFile(lower *os.Root, name, part string) error {
-	source, err := l.upper.Open(name)
+	source, err := open(l.upper, name)
 	if err != nil {
 		return err
 	}

@@ -20,14 +20,22 @@ type Home struct {
 	namespace *os.File
 }
 
+// homePoint is where the home is in its namespace: a directory that nobody can remove or rename, which
+// would take the mount on it along.
+const homePoint = "/proc/fs"
+
 // newHome takes the mount at path out of the sandbox's view.
 func newHome(path string) (*Home, error) {
-	h := &Home{path: path}
+	h := &Home{path: homePoint}
 	var err error
 	thread.Throwaway(func() {
-		if err = privateMounts(unix.CLONE_NEWNS); err == nil {
-			h.namespace, err = os.Open("/proc/thread-self/ns/mnt")
+		if err = privateMounts(unix.CLONE_NEWNS); err != nil {
+			return
 		}
+		if err = mount(path, homePoint, "", unix.MS_MOVE, ""); err != nil {
+			return
+		}
+		h.namespace, err = os.Open("/proc/thread-self/ns/mnt")
 	})
 	if err != nil {
 		return nil, err

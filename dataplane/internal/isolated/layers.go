@@ -149,7 +149,7 @@ func isWhiteout(info fs.FileInfo) bool {
 }
 
 func (l *layer) isOpaque(name string) bool {
-	file, err := l.upper.Open(name)
+	file, err := open(l.upper, name)
 	if err != nil {
 		return false
 	}
@@ -157,6 +157,22 @@ func (l *layer) isOpaque(name string) bool {
 	var value [1]byte
 	n, err := unix.Fgetxattr(int(file.Fd()), opaque, value[:])
 	return err == nil && n == 1 && value[0] == 'y'
+}
+
+// open never waits, whatever took the place of a file meanwhile, and refuses what is neither file nor directory.
+func open(root *os.Root, name string) (*os.File, error) {
+	file, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		err = errors.New(name + " is not a file any more")
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }
 
 func sameRights(a, b fs.FileInfo) bool {
@@ -182,12 +198,12 @@ func (l *layer) equal(lower *os.Root, name string, now, before fs.FileInfo) (boo
 }
 
 func sameBytes(a, b *os.Root, name string) (bool, error) {
-	one, err := a.Open(name)
+	one, err := open(a, name)
 	if err != nil {
 		return false, err
 	}
 	defer one.Close()
-	other, err := b.Open(name)
+	other, err := open(b, name)
 	if err != nil {
 		return false, err
 	}

@@ -5,6 +5,9 @@ package isolated
 
 import (
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,9 +52,32 @@ func makeReadOnly(target string) error {
 	return nil
 }
 
-// tmpfs mounts an empty file system in memory; its bytes count against the sandbox's memory limit.
+// tmpfs mounts an empty file system in memory. Its bytes count against the sandbox's memory limit, and
+// may take up half of it.
 func tmpfs(target, mode string, flags uintptr) error {
-	return mount("tmpfs", target, "tmpfs", flags|unix.MS_NOSUID|unix.MS_NODEV, "mode="+mode)
+	options := "mode=" + mode
+	if limit := memoryLimit(); limit > 0 {
+		options += ",size=" + strconv.FormatUint(limit/2, 10)
+	}
+	return mount("tmpfs", target, "tmpfs", flags|unix.MS_NOSUID|unix.MS_NODEV, options)
+}
+
+// limitFiles hold the sandbox's memory limit: the unified hierarchy first, then the older one.
+var limitFiles = []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}
+
+// memoryLimit is 0 where there is none.
+func memoryLimit() uint64 {
+	for _, name := range limitFiles {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		limit, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 63)
+		if err == nil {
+			return limit
+		}
+	}
+	return 0
 }
 
 // isReadOnly reports whether the mount that a path is on forbids writing.

@@ -8,6 +8,7 @@ import (
 	"log"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +20,9 @@ import (
 
 // logLimit is how much output one run keeps; the oldest goes first.
 const logLimit = 64 << 20
+
+// stateLimit is how long a shell may take to write its state.
+const stateLimit = time.Second
 
 // Why a run was ended by us.
 const (
@@ -240,12 +244,23 @@ func (s *session) snapshot() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	content := make([]byte, fileSize(s.state))
-	if _, err := s.state.ReadAt(content, 0); err != nil {
-		closeLogged(taken)
-		return nil, err
+	return taken, rewrite(taken, s.readState())
+}
+
+// readState reads what the shell kept. It writes that now and then: half of it is read again, for as
+// long as a shell may need that is not killed meanwhile.
+func (s *session) readState() string {
+	deadline := time.Now().Add(stateLimit)
+	for {
+		content := make([]byte, fileSize(s.state))
+		n, err := s.state.ReadAt(content, 0)
+		text := string(content[:n])
+		whole := err == nil && strings.HasSuffix(text, "#\n")
+		if whole || time.Now().After(deadline) {
+			return text
+		}
+		time.Sleep(time.Millisecond)
 	}
-	return taken, rewrite(taken, string(content))
 }
 
 func fileSize(file *os.File) int64 {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -61,7 +62,7 @@ type session struct {
 }
 
 // open makes the world of a session and its shell. On an error nothing is left.
-func (s *Service) open(wanted settings) (made *session, err error) {
+func (s *Service) open(wanted settings) (*session, error) {
 	as, err := s.identify(&wanted)
 	if err != nil {
 		return nil, err
@@ -73,33 +74,38 @@ func (s *Service) open(wanted settings) (made *session, err error) {
 	}
 	now := time.Now()
 	as.cwd = p.startDirectory(wanted.Overlays[0].Path)
-	made = &session{
+	made := &session{
 		id: id, service: s, settings: wanted, created: now, lastRun: now, lastUse: now, as: as, folder: p.folder,
 		turn: make(chan struct{}, 1), gone: make(chan struct{}), runs: map[string]*run{},
 	}
-	defer func() {
-		if err != nil {
-			made.discard()
-		}
-	}()
-	if made.state, err = memoryFile("state"); err != nil {
-		return nil, err
-	}
-	if err = s.home.visit(p.prepareFolder); err != nil {
-		return nil, err
-	}
-	if made.world, err = createWorld(s.supervisor, p); err != nil {
-		return nil, err
-	}
-	// The shell comes before the helper, so that the session's process numbers start with it.
-	if made.shell, err = startShell(s.supervisor, made.world, id, as, made.state); err != nil {
-		return nil, err
-	}
-	if err = made.world.mountProcesses(s.supervisor, id); err != nil {
+	if err := made.start(p); err != nil {
+		made.discard()
 		return nil, err
 	}
 	made.turn <- struct{}{}
-	return made, made.shell.begin(false)
+	return made, nil
+}
+
+// start makes the world and the shell. The shell comes before the helper, so that the session's process
+// numbers begin with it.
+func (s *session) start(p *plan) (err error) {
+	supervisor := s.service.supervisor
+	if s.state, err = memoryFile("state"); err != nil {
+		return err
+	}
+	if err := s.service.home.visit(p.prepareFolder); err != nil {
+		return err
+	}
+	if s.world, err = createWorld(supervisor, p); err != nil {
+		return err
+	}
+	if s.shell, err = startShell(supervisor, s.world, s.id, s.as, s.state); err != nil {
+		return err
+	}
+	if err := s.world.mountProcesses(supervisor, s.id); err != nil {
+		return err
+	}
+	return s.shell.begin(false)
 }
 
 // prepareFolder makes what the mounts of a session are put on.
@@ -131,12 +137,34 @@ func (s *Service) identify(wanted *settings) (identity, error) {
 	if err != nil {
 		return identity{}, refuse("uid: %v", err)
 	}
+	if c := found.Credential; c != nil && !isMapped(c.Uid, c.Gid) {
+		return identity{}, refuse("uid, gid: %d and %d do not both exist in this sandbox", c.Uid, c.Gid)
+	}
 	variables := wanted.passOn(s.env.ComposeFor(found, nil))
 	shell, err := variables.Shell()
 	if err != nil || !shell.Bash {
 		return identity{}, refuse("the sandbox's image has no bash, and isolated sessions need one")
 	}
 	return identity{program: shell.Path, credential: found.Credential, variables: variables}, nil
+}
+
+// isMapped reports whether the sandbox's user namespace has a user and a group of these numbers.
+func isMapped(uid, gid uint32) bool {
+	return inMap("/proc/self/uid_map", uid) && inMap("/proc/self/gid_map", gid)
+}
+
+func inMap(name string, id uint32) bool {
+	content, err := os.ReadFile(name)
+	if err != nil {
+		return true // The kernel has the last word anyway.
+	}
+	for _, line := range strings.Split(strings.TrimSpace(string(content)), "\n") {
+		var inside, outside, count uint64
+		if _, err := fmt.Sscan(line, &inside, &outside, &count); err == nil && uint64(id)-inside < count {
+			return true
+		}
+	}
+	return false
 }
 
 // revive replaces a shell that ended; the caller holds the turn.

@@ -35,15 +35,19 @@ const (
 
 // The lines that a shell executes. Nothing in a user's text can reach over into the next one.
 const (
-	keepState = `{ \builtin declare -p; \builtin declare -f; } >|/proc/self/fd/93`
+	keepState = `{ \builtin declare -p; \builtin declare -f; \builtin printf '` + stateEnd + `'; } >|/proc/self/fd/93`
 	takeState = `\builtin . /proc/self/fd/93 2>/dev/null; \builtin cd -- "$PWD"; `
 	readText  = `IFS= \builtin read -r -d '' __casulo </proc/self/fd/90 || \builtin :; \builtin export -n __casulo; `
 	evalText  = `\builtin eval "$__casulo" 0</dev/null 1>&91 2>&91 90<&- 91>&- 92>&-; `
-	report    = `\builtin printf '%s\n' "$?" >&92; \builtin unset __casulo; ` + keepState + "\n"
-	prepare   = `\builtin trap '` + keepState + `' EXIT; ` + keepState + "\n"
+	settle    = `\builtin eval "$__casulo_after"; \builtin unset __casulo __casulo_after; `
+	report    = `__casulo_code=$?; ` + settle + keepState + `; \builtin printf '%s\n' "$__casulo_code" >&92` + "\n"
+	prepare   = `__casulo_exit() { ` + settle + keepState + `; }; \builtin trap __casulo_exit EXIT; ` + keepState + "\n"
 	// background is the program of a shell of its own that begins where the session is.
 	background = takeState + readText + `exec 90<&- 93>&-; \builtin eval "$__casulo"`
 )
+
+// stateEnd is the last line of a complete state.
+const stateEnd = `#\n`
 
 // stopGrace is how long what runs in a session may take to end after SIGTERM.
 const stopGrace = 2 * time.Second
@@ -106,11 +110,13 @@ func (sh *shell) connect(owner *syscall.Credential) (ends map[int]*os.File, prin
 		return nil, nil, nil, err
 	}
 	if owner != nil {
-		// Programs that open /dev/stdout by name need to own it.
-		err = unix.Fchown(printEnd, int(owner.Uid), int(owner.Gid))
+		// Programs that open /dev/stdout by name need to own it; without, only those fail.
+		if err := unix.Fchown(printEnd, int(owner.Uid), int(owner.Gid)); err != nil {
+			log.Printf("event=session_output_not_owned error=%q", err)
+		}
 	}
 	ends = map[int]*os.File{0: orders, 1: null, outputFD: os.NewFile(uintptr(printEnd), "print"), statusFD: statusEnd}
-	return ends, printed, status, err
+	return ends, printed, status, nil
 }
 
 // layout puts each file at its number; standard error is where standard output is.
@@ -139,10 +145,12 @@ func (sh *shell) execute(text string, variables map[string]string) error {
 	return sh.order(readText + assignments(variables) + evalText + report)
 }
 
+// assignments exports variables, and notes how to restore what they were before.
 func assignments(variables map[string]string) string {
 	var line strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
-		fmt.Fprintf(&line, "%s='%s' ", name, strings.ReplaceAll(variables[name], "'", `'\''`))
+		value := strings.ReplaceAll(variables[name], "'", `'\''`)
+		fmt.Fprintf(&line, `__casulo_after+="\builtin unset %[1]s; ${%[1]s@A}"$'\n'; \builtin export %[1]s='%[2]s'; `, name, value)
 	}
 	return line.String()
 }

@@ -110,12 +110,9 @@ func (w *world) look(identity *files.Identity) error {
 }
 
 // mountProcesses shows the session its own processes only. Such a file system shows the processes of
-// whoever mounts it, so this takes a process inside: the daemon's own program in another role.
+// whoever mounts it, so this takes a process inside: the daemon's own program in another role. It has a
+// capability that user code must not get, so it is named by what cannot be put in its place.
 func (w *world) mountProcesses(supervisor *process.Supervisor, id string) error {
-	program, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	hidden, err := mountsBelow("/proc")
 	if err != nil {
 		return err
@@ -126,7 +123,7 @@ func (w *world) mountProcesses(supervisor *process.Supervisor, id string) error 
 	}
 	defer told.Close()
 	helper, err := supervisor.Start(process.Spec{
-		ID: id + "-proc", Path: program, Argv: append([]string{helperName}, hidden...), Dir: "/",
+		ID: id + "-proc", Path: "/proc/self/exe", Argv: append([]string{helperName}, hidden...), Dir: "/",
 		Files: []uintptr{^uintptr(0), ^uintptr(0), tell.Fd()}, Inside: w.join, Ambient: []uintptr{unix.CAP_SYS_ADMIN},
 	})
 	if err := errors.Join(err, tell.Close()); err != nil {

@@ -17,6 +17,7 @@ var Features = []string{
 	"files.identity",
 	"files.tar",
 	"files.watch",
+	"isolated.commit",
 	"metrics.processes",
 	"pty.viewers",
 	"session.persistent",
