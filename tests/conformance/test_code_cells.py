@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -44,6 +45,18 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 )
 def test_cell(sandbox: Sandbox, language: str, cell: Cell) -> None:
     cell.check(sandbox.code.run(cell.code, language=language, timeout=60))
+
+
+def test_interrupt_of_a_compiled_program_keeps_the_state(sandbox: Sandbox) -> None:
+    """Here, because the cells before have filled the compiler's cache."""
+    context = sandbox.code.create_context("go")
+    sandbox.code.run("x := 5", context=context).check()
+    stopper = threading.Timer(3.0, lambda: sandbox.code.interrupt(context))
+    stopper.start()
+    done = sandbox.code.run("fmt.Println(x)\nfor {}", context=context)
+    stopper.join()
+    assert done.error is not None and done.error.reason == "interrupted" and done.stdout == "5\n"
+    assert sandbox.code.run("x", context=context).text == "5"
 
 
 def test_corpus_is_large_enough() -> None:
