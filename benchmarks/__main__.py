@@ -8,7 +8,7 @@ import asyncio
 import importlib
 import sys
 
-NAMES = ("create", "exec", "delete", "idle", "list", "leak")
+NAMES = ("create", "exec", "delete", "idle", "list", "leak", "unpack")
 
 
 def main(arguments: list[str]) -> int:

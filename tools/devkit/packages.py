@@ -37,6 +37,10 @@ NEEDS = (
     Need(("/usr/bin/python3",), "python3", "the Python inside the `host` image"),
     Need(("/usr/bin/bash",), "bash", "the shell inside the `host` image"),
     Need(("/usr/bin/unshare",), "util-linux", "isolation tests"),
+    Need(("skopeo",), "skopeo", "fetches images"),
+    Need(("mmdebstrap",), "mmdebstrap", "builds images of Debian packages"),
+    Need(("docker-registry",), "docker-registry", "the registry that tests pull from"),
+    Need(("/usr/bin/busybox", "/bin/busybox"), "busybox-static", "the program inside the tests' images"),
 )
 DOCKER = (
     Need(("dockerd",), "docker.io", "the yardstick of the create benchmark"),
