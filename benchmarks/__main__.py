@@ -8,7 +8,9 @@ import asyncio
 import importlib
 import sys
 
-NAMES = ("create", "exec", "delete", "idle", "list", "leak", "unpack")
+NAMES = (
+    "create", "exec", "delete", "idle", "list", "leak", "stream", "transfer", "parallel", "session", "unpack",
+)  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
