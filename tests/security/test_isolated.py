@@ -19,7 +19,7 @@ from support.server import Server
 RESERVED = 1 << 12 | 1 << 19 | 1 << 21 | 1 << 24 | 1 << 27
 """net_admin, sys_ptrace, sys_admin, sys_resource, mknod."""
 
-PROBE = r'''
+PROBE = r"""
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
@@ -78,7 +78,7 @@ for path in ("/proc/sys/user/max_user_namespaces", "/proc/sysrq-trigger", "/proc
 apart("ambient", lambda: libc.prctl(47, 2, 21, 0, 0))
 apart("securebits", lambda: libc.prctl(28, 0, 0, 0, 0))
 print("\n".join(opened))
-'''
+"""
 
 FORKS = """
 import os, signal
