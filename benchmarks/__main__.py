@@ -9,7 +9,9 @@ import importlib
 import sys
 
 NAMES = (
-    "create", "exec", "delete", "idle", "list", "leak", "stream", "transfer", "parallel", "session", "unpack",
+    "create", "exec", "delete", "idle", "list", "leak",
+    "stream", "transfer", "parallel", "session",
+    "unpack", "code", "interpreter",
 )  # fmt: skip
 
 

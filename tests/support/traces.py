@@ -130,3 +130,10 @@ def _read(pid: int, name: str) -> str:
         return (PROC / str(pid) / name).read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
+
+
+def daemon_peak_kib(data_dir: Path, sandbox_id: str) -> int:
+    """The largest resident size that a local sandbox's daemon has had, in KiB."""
+    pid = int((data_dir / "sandboxes" / sandbox_id / "pid").read_text())
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
