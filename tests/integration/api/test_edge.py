@@ -132,7 +132,7 @@ def test_nulls_in_requests_are_accepted(client: httpx.Client) -> None:
         ({"networkPolicy": {}, "credentialProxy": {"enabled": True}}, 400, Code.NOT_SUPPORTED),
         ({"secureAccess": True}, 400, Code.NOT_SUPPORTED),
         ({"volumes": [{"name": "v", "mountPath": "/v", "ossfs": {}}]}, 400, Code.VOLUME_UNSUPPORTED),
-        ({"lifecycle": {"periodic": [{"name": "n"}]}}, 400, Code.NOT_SUPPORTED),
+        ({"lifecycle": {"periodic": [{"name": "n"}]}}, 422, Code.INVALID_REQUEST),
         ({"extensions": {"bootstrap.execd.isolation": "enable"}}, 400, Code.NOT_SUPPORTED),
         ({"resourceLimits": {"gpu": "1"}}, 400, Code.NOT_SUPPORTED),
         ({"platform": {"os": "windows", "arch": "amd64"}}, 400, Code.NOT_SUPPORTED),
