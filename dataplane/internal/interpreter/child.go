@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -35,6 +36,8 @@ type childSpec struct {
 	dir  string
 	user *syscall.Credential
 	at   descriptors
+	// sink gets the output from the first byte on; nil drops it until the child is directed.
+	sink func(output.Stream, []byte)
 	// files are further descriptors by number; 0, 1 and 2 are /dev/null where nothing else is.
 	files map[int]*os.File
 }
@@ -69,7 +72,7 @@ func startChild(supervisor *process.Supervisor, id string, spec childSpec) (*chi
 		return nil, err
 	}
 	defer null.Close()
-	c := &child{frames: make(chan frame)}
+	c := &child{frames: make(chan frame), sink: spec.sink}
 	var theirs ends
 	defer func() { theirs.close() }()
 	orders, toChild, err := inputPipe()
@@ -211,6 +214,24 @@ func (c *child) order(data []byte) error {
 		return nil
 	}
 	return err
+}
+
+// transcript collects what a short-lived child prints.
+type transcript struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (t *transcript) add(_ output.Stream, data []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text.Write(data)
+}
+
+func (t *transcript) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text.String()
 }
 
 func (c *child) alive() bool {

@@ -128,9 +128,8 @@ func (e *goEngine) build(c *cell, p *goProgram) *stream.Failure {
 	if err := e.lay(p); err != nil {
 		return &stream.Failure{Name: nameCompile, Value: err.Error()}
 	}
-	var told strings.Builder
-	failure := e.follow(c, "build", []string{e.program, "build", "-ldflags=-s -w", "-o", "cell", "."}, e.folder, nil,
-		func(_ output.Stream, data []byte) { told.Write(data) })
+	var told transcript
+	failure := e.follow(c, "build", []string{e.program, "build", "-ldflags=-s -w", "-o", "cell", "."}, e.folder, nil, told.add)
 	if failure == nil || failure.Reason != reasonExit {
 		return failure
 	}
@@ -208,11 +207,11 @@ func (e *goEngine) follow(
 	env := append(variables.List(), "GOTOOLCHAIN=local", "GO111MODULE=on", "GOWORK=off", "CGO_ENABLED=0")
 	started, err := startChild(e.launch.service.supervisor, e.launch.id+"-"+step, childSpec{
 		path: argv[0], argv: argv, env: env, dir: dir, user: e.launch.identity.Credential, at: usual,
+		sink: sink,
 	})
 	if err != nil {
 		return &stream.Failure{Name: nameDied, Value: err.Error()}
 	}
-	started.direct(sink)
 	defer started.end()
 	if !e.hold(started) {
 		started.end()

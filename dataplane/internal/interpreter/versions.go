@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"casulo.dev/dataplane/internal/environment"
-	"casulo.dev/dataplane/internal/output"
 )
 
 // toolchain is how an interpreter is found in an image, and one of several versions of it.
@@ -174,18 +173,16 @@ func parts(version string) []int {
 
 // told asks a program for its version.
 func (t *toolchain) told(l launch, path string) string {
+	var text transcript
 	c, err := startChild(l.service.supervisor, l.id, childSpec{
-		path: path, argv: append([]string{path}, t.ask...), env: l.variables.List(), dir: l.dir,
+		sink: text.add, path: path, argv: append([]string{path}, t.ask...), env: l.variables.List(), dir: l.dir,
 		user: l.identity.Credential, at: usual,
 	})
 	if err != nil {
 		return ""
 	}
 	defer c.end()
-	var text strings.Builder
-	c.direct(func(_ output.Stream, data []byte) { text.Write(data) })
 	<-c.process.Done()
 	c.drain()
-	c.direct(nil)
 	return numberInPath.FindString(text.String())
 }

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The Python driver under every Python from 3.8 on that this machine has; the fake runtime sees them all."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casulo.client import Client, Connection, Sandbox
+from support.cells import Cell, python
+from support.machine import cannot_run
+from support.server import Server
+
+VERSIONS = tuple(f"3.{minor}" for minor in range(8, 15))
+MAGIC = re.compile(r"^\s*(\w+ = )?[%!]|IPython|cell_module", re.MULTILINE)
+PLACES = (Path.home() / ".pyenv" / "versions", Path("/opt/python/versions"))
+
+
+def find(version: str) -> str | None:
+    """A program of that version, wherever it is kept."""
+    kept = [p for place in PLACES for p in sorted(place.glob(f"*{version}*/bin/python{version}"))]
+    on_path = shutil.which(f"python{version}", path=os.environ.get("PATH", "") + ":/usr/bin")
+    real = [str(p) for p in kept] + ([on_path] if on_path and ".pyenv/shims" not in on_path else [])
+    return real[0] if real else None
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def sandbox(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A sandbox whose `python3` is of one version."""
+    program = find(request.param)
+    if program is None:
+        cannot_run(f"Python {request.param} is not on this machine")
+    folder = tmp_path_factory.mktemp("python")
+    (folder / "python3").symlink_to(str(program))
+    server: Server = request.getfixturevalue("fake_server")
+    environment = {"PATH": f"{folder}:/usr/local/bin:/usr/bin:/bin"}
+    with (
+        Client(Connection(server.url, server.api_key)) as client,
+        Sandbox.create("host", client=client, env=environment) as made,
+    ):
+        version = made.code.run("import sys; '%d.%d' % sys.version_info[:2]").check()
+        assert version.text == f"'{request.param}'"
+        yield made
+
+
+def test_corpus(sandbox: Sandbox) -> None:
+    context = sandbox.code.create_context("python")
+    cells, faults = list(python.CELLS), []
+    if sandbox.code.run(
+        "import importlib.metadata as m; m.version('ipython')"
+    ).ok:  # then magic is IPython's, which speaks otherwise
+        cells = [cell for cell in cells if not MAGIC.search(cell.code)]
+    for cell in cells:
+        try:
+            cell.check(sandbox.code.run(cell.code, context=context, timeout=60))
+        except AssertionError as fault:
+            faults.append(f"{cell.name}: {str(fault)[:300]}")
+    assert not faults, "\n".join(faults)
+
+
+def test_chosen_by_version(sandbox: Sandbox) -> None:
+    """The environment may ask for the version by name."""
+    found = sandbox.code.run("sys.version_info[:2]").text
+    wanted = re.sub(r"[^\d]+", ".", found).strip(".")
+    asked = f"mkdir -p $(dirname $EXECD_ENVS) && echo PYTHON_VERSION={wanted} >> $EXECD_ENVS"
+    sandbox.commands.run(asked).check()
+    context = sandbox.code.create_context("python")
+    Cell("version", "import sys\nsys.version_info[:2]", value=found).check(
+        sandbox.code.run("import sys\nsys.version_info[:2]", context=context)
+    )
