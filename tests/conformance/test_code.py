@@ -19,12 +19,14 @@ from casulo.client import (
     CodeFailed,
     CodeResult,
     Conflict,
+    Connection,
     InvalidRequest,
     NotFound,
     Output,
     RuntimeFailure,
     Value,
 )
+from support.server import Server
 
 LOST = "ContextDiedError"
 
@@ -233,6 +235,20 @@ async def test_death_is_told_and_the_next_run_is_fresh(
     assert after.ok and after.fresh
     again = await large_box.code.run("echo alive" if language == "bash" else "1 + 1", context=context)
     assert not again.fresh
+
+
+async def test_out_of_memory_is_told(local_server: Server) -> None:
+    """Only where a sandbox has a limit of its own."""
+    async with (
+        AsyncClient(Connection(local_server.url, local_server.api_key)) as client,
+        await AsyncSandbox.create("host", client=client, resources={"memory": "256Mi"}) as box,
+    ):
+        done = await box.code.run("kept = []\nwhile True: kept.append(b'x' * 10 ** 7)", timeout=30)
+        assert done.error is not None and (done.error.name, done.error.reason) == (LOST, "oom")
+        assert "memory limit" in done.error.value
+        child = "import subprocess, sys\nhog = 'x = b\"x\" * 10 ** 9'\n"
+        child += "subprocess.run([sys.executable, '-c', hog]).returncode"
+        assert (await box.code.run(child, timeout=30)).text == "-9"
 
 
 async def test_context_that_dies_between_cells(box: AsyncSandbox) -> None:

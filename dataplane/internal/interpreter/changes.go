@@ -27,8 +27,11 @@ const (
 // clockStep is how much older than the moment of a change its time on disk may look.
 const clockStep = 10 * time.Millisecond
 
-// skipped directories hold what tools make for themselves.
-var skipped = []string{"node_modules", "__pycache__", "site-packages", "venv"}
+// skipped directories hold what tools make for themselves, those with a prefix in /tmp.
+var (
+	skipped         = []string{"node_modules", "__pycache__", "site-packages", "venv"}
+	skippedPrefixes = []string{".", "casulo-go-", "go-build", "hsperfdata_"}
+)
 
 // stamp is what changes when a file does.
 type stamp struct {
@@ -92,7 +95,8 @@ func (s *sight) read(dir string) (below []string) {
 }
 
 func isSkipped(name string) bool {
-	return strings.HasPrefix(name, ".") || slices.Contains(skipped, name)
+	return slices.Contains(skipped, name) ||
+		slices.ContainsFunc(skippedPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
 func (s *sight) add(name string, entry fs.DirEntry) {
