@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from pathlib import Path
 
@@ -34,4 +35,25 @@ def execd_binary(architecture: str) -> Path:
             code=Code.HOST_UNSUPPORTED,
             hint="in a checkout run `./dev setup`; otherwise reinstall the package",
         )
+    return path
+
+
+def install(store: Path, architecture: str) -> Path:
+    """A copy of the daemon below `store` that stays what it is while this server runs.
+
+    The installed file may be replaced by an upgrade at any moment, also between two steps of a
+    start. Copies of other versions are removed; sandboxes that run them keep theirs.
+    """
+    source = execd_binary(architecture)
+    content = source.read_bytes()
+    path = store / f"execd-{hashlib.sha256(content).hexdigest()[:16]}"
+    store.mkdir(parents=True, exist_ok=True)
+    for other in store.iterdir():
+        if other != path:
+            other.unlink()
+    if not path.exists():
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(content)
+        partial.chmod(0o755)
+        partial.rename(path)
     return path
