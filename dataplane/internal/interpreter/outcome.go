@@ -28,6 +28,8 @@ const (
 	nameInterrupted = "CodeInterruptedError"
 	nameDied        = "ContextDiedError"
 	nameExit        = "CommandExecError"
+	nameProgram     = "ProgramDiedError"
+	nameStopped     = "KeyboardInterrupt"
 	nameCompile     = "CompileError"
 	namePanic       = "panic"
 )
@@ -65,7 +67,11 @@ func (c *cell) ended(exit process.Exit) *stream.Failure {
 	case reasonTimeout:
 		failure.Value = timeoutText(c.timeout)
 	case reasonInterrupted:
-		failure.Value = "the cell was interrupted"
+		failure.Name, failure.Value = nameStopped, "the cell was interrupted"
+	case reasonRemoved:
+	default:
+		failure.Name = nameProgram
+		failure.Value = strings.Replace(failure.Value, "the context", "the program", 1)
 	}
 	failure.Traceback = []string{failure.Name + ": " + failure.Value}
 	return failure
