@@ -105,7 +105,7 @@ class LocalRuntime:
             )
             for nesting in (False, True)
         }
-        self._daemon = daemon.install(self._data / "images" / "daemon", daemon.host_architecture())
+        self._daemon = daemon.install(self._data / "daemon", daemon.host_architecture())
         self._image = host_image.prepare(
             self._data / "images" / "host",
             None if prepared.rootless else prepared.id_base,
