@@ -185,3 +185,12 @@ def test_events_that_do_not_look_right_are_not_believed(tmp_path: Path, text: st
     events.write_text(text)
     assert read_exit(events) is None
     assert read_exit(tmp_path / "absent") is None
+
+
+def test_files_of_the_hosts_root_are_masked_where_root_inside_is_that_root() -> None:
+    def masked(**changes: object) -> set[str]:
+        return set(bundle(**changes).config()["linux"]["maskedPaths"])
+
+    mapped, same = masked(clone3=True), masked(clone3=False)
+    assert {"/proc/keys", "/proc/cmdline", "/proc/interrupts"} <= mapped
+    assert same - mapped >= {"/proc/kcore", "/proc/kmsg", "/proc/timer_list", "/proc/sysrq-trigger"}

@@ -29,13 +29,20 @@ namespace. It keeps them from every other process, and drops the last one after 
 ISOLATED_DIR = "/opt/opensandbox/isolated"
 
 _MASKED = (
-    "/proc/acpi", "/proc/asound", "/proc/bus", "/proc/cmdline", "/proc/config.gz", "/proc/diskstats",
-    "/proc/interrupts", "/proc/iomem", "/proc/ioports", "/proc/kallsyms", "/proc/kcore", "/proc/keys",
-    "/proc/key-users", "/proc/kmsg", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags",
-    "/proc/latency_stats", "/proc/modules", "/proc/mtrr", "/proc/partitions", "/proc/sched_debug",
-    "/proc/scsi", "/proc/swaps", "/proc/sysrq-trigger", "/proc/timer_list", "/proc/timer_stats",
-    "/proc/vmallocinfo",
+    "/proc/acpi", "/proc/asound", "/proc/bus", "/proc/cmdline", "/proc/diskstats", "/proc/interrupts",
+    "/proc/kallsyms", "/proc/keys", "/proc/key-users", "/proc/modules", "/proc/partitions",
+    "/proc/sched_debug", "/proc/scsi", "/proc/swaps",
 )  # fmt: skip
+"""What every user of a host may read, and a sandbox has no business with."""
+
+_MASKED_FROM_ROOT = (
+    "/proc/config.gz", "/proc/iomem", "/proc/ioports", "/proc/kcore", "/proc/kmsg", "/proc/kpagecgroup",
+    "/proc/kpagecount", "/proc/kpageflags", "/proc/latency_stats", "/proc/mtrr", "/proc/sysrq-trigger",
+    "/proc/timer_list", "/proc/timer_stats", "/proc/vmallocinfo",
+)  # fmt: skip
+"""What only the host's root may open: closed by the user namespace, where there is one. Each mask
+is a mount, and mounts are most of a container's start."""
+
 _READ_ONLY = ("/proc/fs", "/proc/irq", "/proc/sys")
 
 
@@ -104,7 +111,7 @@ class Bundle:
             "namespaces": self._namespaces(),
             "cgroupsPath": f"/{self.cgroup_name}",
             "resources": self._resources(),
-            "maskedPaths": list(_MASKED),
+            "maskedPaths": [*_MASKED, *(() if self._maps_root else _MASKED_FROM_ROOT)],
             "readonlyPaths": list(_READ_ONLY),
             "seccomp": seccomp.profile(self.architecture, clone3=self.clone3, nesting=self.nesting),
         }
@@ -116,6 +123,11 @@ class Bundle:
     def _annotations(self) -> dict[str, str]:
         # crun's own key; the profile stays in the document for a runtime that does not know it.
         return {"run.oci.seccomp_bpf_data": self.seccomp_program} if self.seccomp_program else {}
+
+    @property
+    def _maps_root(self) -> bool:
+        """Whether root inside is somebody else on the host, which is where clone3 is allowed."""
+        return self.clone3
 
     def _namespaces(self) -> list[dict[str, str]]:
         own = [{"type": name} for name in ("pid", "mount", "uts", "ipc", "cgroup")]
