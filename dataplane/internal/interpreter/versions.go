@@ -84,7 +84,8 @@ func (t *toolchain) find(l launch) (string, error) {
 func (t *toolchain) missing(wanted string, found []installation) error {
 	var there []string
 	for _, each := range found {
-		if each.version != "" && !slices.Contains(there, each.version) {
+		known := func(version string) bool { return matches(version, each.version) }
+		if each.version != "" && !slices.ContainsFunc(there, known) {
 			there = append(there, each.version)
 		}
 	}
@@ -112,6 +113,9 @@ type installation struct {
 	version, path string
 }
 
+// oldJava is how Java 8 called itself 1.8, and Debian's folders still do so with later ones.
+const oldJava = "java-1."
+
 // numberInPath finds the version in a name such as cpython-3.12.4-linux, java-17-openjdk or go1.25.
 var numberInPath = regexp.MustCompile(`\d+(\.\d+)*`)
 
@@ -126,6 +130,7 @@ func (t *toolchain) installed() []installation {
 			} else {
 				part = filepath.Base(path)
 			}
+			part = strings.Replace(part, oldJava, "java-", 1)
 			if version := numberInPath.FindString(part); version != "" {
 				found = append(found, installation{version, path})
 			}

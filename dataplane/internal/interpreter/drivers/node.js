@@ -287,7 +287,7 @@ function evaluate(expression) {
     state.interrupt = () => reject(new Interrupted());
     const parameters = { expression, replMode: true, awaitPromise: true, objectGroup: 'cell', silent: true };
     define('__run', () => session.post('Runtime.evaluate', parameters, (error, answer) => {
-      if (error) reject(new Error(error.message));
+      if (error) reject(/terminated/.test(error.message) ? new Interrupted() : new Error(error.message));
       else resolve(answer);
     }));
     try {
