@@ -239,3 +239,14 @@ func TestStopTellsTerminals(t *testing.T) {
 	}
 	d.wait(143)
 }
+
+func TestB019LastWordsOfATerminalArrive(t *testing.T) {
+	d := start(t, options{cgroup: true})
+	for range 30 {
+		s := d.attach(d.terminal(map[string]any{"cwd": "/tmp", "command": "seq 20000; exit 4"}), "")
+		equal(t, s.frame("exit")["exit_code"], any(4.0))
+		if text := s.text.String(); !strings.HasSuffix(text, "\r\n20000\r\n") {
+			t.Fatalf("the output ends in %q", text[max(0, len(text)-40):])
+		}
+	}
+}

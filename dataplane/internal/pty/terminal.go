@@ -28,6 +28,9 @@ const historyLimit = 4 << 20
 // hangupGrace is how long the programs of a deleted terminal may take to end.
 const hangupGrace = 300 * time.Millisecond
 
+// lastWords is how long the last output of a terminal may take that survivors keep open.
+const lastWords = 200 * time.Millisecond
+
 // defaultType is what programs believe to talk to when the environment does not say.
 const defaultType = "xterm-256color"
 
@@ -181,6 +184,9 @@ func (sh *shell) pump(source *os.File, history *output.Log, stream output.Stream
 func (sh *shell) follow() {
 	<-sh.process.Done()
 	for _, pump := range sh.pumps {
+		if sh.mode == modeTerminal {
+			awaitHangup(pump)
+		}
 		pump.Drain()
 		pump.Abandon()
 	}
@@ -191,6 +197,17 @@ func (sh *shell) follow() {
 	sh.exit = sh.process.Exit()
 	sh.process.Release()
 	close(sh.ended)
+}
+
+// awaitHangup lets the kernel pass on what it still holds between the two ends of a terminal, which
+// no query shows. The end of file comes after the last byte, unless somebody keeps the terminal open.
+func awaitHangup(pump *output.Pump) {
+	timer := time.NewTimer(lastWords)
+	defer timer.Stop()
+	select {
+	case <-pump.Closed():
+	case <-timer.C:
+	}
 }
 
 // write feeds the shell.
