@@ -118,7 +118,7 @@ async def test_contexts_are_apart_and_run_at_once(box: AsyncSandbox) -> None:
     nap = "import time; time.sleep(1); 'up'"
     ends = await asyncio.gather(*(box.code.run(nap, context=c) for c in (one, two)), box.code.run(nap))
     assert [end.text for end in ends] == ["'up'"] * 3
-    assert time.monotonic() - begun < 2.5
+    assert time.monotonic() - begun < 2.9
 
 
 async def test_administration(box: AsyncSandbox) -> None:
@@ -270,7 +270,7 @@ async def test_removed_context_ends_its_cell_and_all_it_started(box: AsyncSandbo
 
 
 async def test_fifty_contexts_leave_nothing(box: AsyncSandbox) -> None:
-    count = "ls /proc | grep -c '^[0-9]'"
+    count = "cat /proc/$PPID/task/*/children | wc -w"
     before = int((await box.commands.run(count)).stdout)
     for _ in range(10):
         made = [await box.code.create_context(language) for language in ("python", "bash") * 2]
@@ -343,7 +343,8 @@ async def test_unknown_languages_and_versions(box: AsyncSandbox) -> None:
 
 async def test_b089_only_the_asked_language_starts(box: AsyncSandbox) -> None:
     """Nothing is fetched and nothing else is started: the first result needs one more process."""
-    programs = "cat /proc/[0-9]*/comm | sort | grep -cE 'python|node|java|^go$'"
+    children = "for p in $(cat /proc/$PPID/task/*/children); do cat /proc/$p/comm; done"
+    programs = children + " | grep -cE 'python|node|java|^go$'"
     before = int((await box.commands.run(programs)).stdout)
     begun = time.monotonic()
     assert (await box.code.run("1 + 1")).text == "2"
