@@ -8,12 +8,14 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from casulo.cli.arguments import Env, Output, pairs
+from casulo.cli.printer import note
 from casulo.cli.progress import Transfer
 from casulo.cli.state import State, run
 from casulo.model.errors import Code, InvalidRequest, Unsupported
@@ -119,6 +121,28 @@ def import_(
 
     image = run(main())
     _done(ctx, f"imported {image.name}", image)
+
+
+@app.command()
+def build(
+    ctx: typer.Context,
+    recipe: Annotated[Path, typer.Argument(help="The TOML file that says what is in the image.")],
+    name: Annotated[str | None, typer.Option("--name", help="Instead of the name in the file.")] = None,
+    output: Output = None,
+) -> None:
+    """Make an image of a recipe: a Debian suite or an image, packages, files, settings. Needs root."""
+    from casulo.images import recipe as recipes
+
+    wanted = recipes.load(recipe)
+    wanted = replace(wanted, name=name or wanted.name)
+    _check_name(wanted.name)
+
+    async def main() -> Image:
+        async with _store() as store:
+            return await store.build(wanted, os.environ, note)
+
+    image = run(main())
+    _done(ctx, f"built {image.name}", image)
 
 
 @app.command()

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from casulo.images import build as building
 from casulo.images import daemon, locks, reference
 from casulo.images import prune as pruning
 from casulo.images.config import ImageConfig
@@ -22,6 +23,7 @@ from casulo.images.ids import PLAIN, Ids
 from casulo.images.jobs import Flights
 from casulo.images.prune import Pruned
 from casulo.images.pull import platform_text
+from casulo.images.recipe import Recipe
 from casulo.images.reference import DAEMON, Reference
 from casulo.images.report import Progress
 from casulo.images.settings import ImagesSettings, RegistrySettings
@@ -134,6 +136,8 @@ class ImageStore:
         for _ in range(3):  # a prune may come between the fetch and the hold
             if found is not None:
                 return found
+            if not need.reference.is_local or not await asyncio.to_thread(self._unpacked_otherwise, need):
+                self._check_source(need.reference)
             await self._bring(need, credentials, progress)
             found = await asyncio.to_thread(self._local, need)
         if found is None:
@@ -141,13 +145,16 @@ class ImageStore:
         return found
 
     async def _bring(self, need: _Need, credentials: Credentials | None, progress: OnProgress | None) -> None:
+        if not await self._derive(need, progress):
+            await self._fetch(need, credentials, progress)
+
+    async def _derive(self, need: _Need, progress: OnProgress | None = None) -> bool:
+        """Whether the image was here for other ids; then it is for these, too."""
         digest = await asyncio.to_thread(self._unpacked_otherwise, need)
         if digest:
             job = {**self._job("derive", need), "digest": digest}
             await self._flights.run(job, self._settings.pull_timeout_seconds, progress)
-            return
-        self._check_source(need.reference)
-        await self._fetch(need, credentials, progress)
+        return bool(digest)
 
     async def local(self, name: str, platform: Platform | None = None) -> Image | None:
         """The image if it is here; no source is asked."""
@@ -193,6 +200,26 @@ class ImageStore:
         }
         await self._flights.run(job, self._settings.pull_timeout_seconds, progress)
         return await self._finished(need)
+
+    async def build(
+        self, recipe: Recipe, env: Mapping[str, str], say: Callable[[str], None] = lambda _: None
+    ) -> Image:
+        """The image of a recipe. For this machine's administrator; `say` is told of each step."""
+        building.check(recipe)
+        base = None if recipe.suite else await self._base(recipe)
+        with self._shelf.job() as place:
+            tree = building.Tree(place / "build", base.layers if base else ())
+            await asyncio.to_thread(building.build, recipe, tree, env, say)
+            say("storing the image")
+            config = recipe.configure(base.config if base else ImageConfig())
+            return await self.import_image(tree.result, recipe.name, config, base=base.digest if base else "")
+
+    async def _base(self, recipe: Recipe) -> Image:
+        need = _Need(reference.parse(recipe.base), self._here, PLAIN)
+        found = await asyncio.to_thread(self._local, need)
+        if found is None:
+            await self._bring(need, None, None)
+        return found or await self._finished(need)
 
     async def list(self) -> builtins.list[Summary]:
         """Every image, by name."""
@@ -247,6 +274,8 @@ class ImageStore:
 
     async def _finished(self, need: _Need) -> Image:
         found = await asyncio.to_thread(self._local, need)
+        if found is None and await self._derive(need):  # a base may have been here for other ids only
+            found = await asyncio.to_thread(self._local, need)
         if found is None:
             raise _removed(need.reference)
         return found
