@@ -258,6 +258,20 @@ async def test_context_that_dies_between_cells(box: AsyncSandbox) -> None:
     assert after.ok and after.fresh and after.text == "2"
 
 
+async def test_threads_that_live_on_do_no_harm(box: AsyncSandbox) -> None:
+    code = (
+        "import threading, time, sys\ndef chatter():\n    while True:\n"
+        "        print('o'); print('e', file=sys.stderr); display(1); time.sleep(0.01)\n"
+        "threading.Thread(target=chatter, daemon=True).start()"
+    )
+    await box.code.run(code)
+    for number in range(20):
+        await asyncio.sleep(0.02)
+        done = await box.code.run(f"time.sleep(0.02)\n{number} + 1")
+        assert done.ok and done.text == str(number + 1)
+        assert set(done.stdout) <= {"o", "\n"} and set(done.stderr) <= {"e", "\n"}
+
+
 async def test_removed_context_ends_its_cell_and_all_it_started(box: AsyncSandbox) -> None:
     context = await box.code.create_context("python")
     code = "import subprocess\nsubprocess.Popen(['setsid', 'sleep', '4242'])\nwhile True: pass"

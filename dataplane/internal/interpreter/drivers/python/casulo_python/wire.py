@@ -85,12 +85,17 @@ class Channel:
         return b"".join(pieces)
 
     def tell(self, *fields, answered=False):
-        """Send a frame; with `answered` wait until the daemon took it and all output before it."""
+        """Send a frame; with `answered` wait until the daemon took it and all output before it.
+
+        Between cells nobody answers, so what a thread that lives on has to show then is dropped.
+        """
         if self.forked:
             return
         interrupts.hold()
         try:
             with self.lock:
+                if answered and not interrupts.running:
+                    return
                 self._write(fields)
                 if answered and self.read() is None:
                     os._exit(0)
