@@ -41,7 +41,7 @@ GO = [
     Cell("function value", "f := func(a int) int { return a + 1 }\nf(1)", value="2"),
     Cell("carried function value", "f(x)", value="7"),
     Cell("named import", 'import str "strings"\nstr.ToUpper("go")', value="GO"),
-    Cell("control flow", 'for i := range 2 {\n    fmt.Println(i)\n}\nif x > 1 {\n    fmt.Println("big")\n} else {\n    fmt.Println("small")\n}', stdout="0\n1\nbig\n"),
+    Cell("control flow", 'for i := 0; i < 2; i++ {\n    fmt.Println(i)\n}\nif x > 1 {\n    fmt.Println("big")\n} else {\n    fmt.Println("small")\n}', stdout="0\n1\nbig\n"),
     Cell("constants", "const K = 3\nvar V = K * 2"),
     Cell("variable of a declaration", "V + K", value="9"),
     Cell("stderr", 'fmt.Fprintln(os.Stderr, "complaint")', stderr="complaint\n"),
