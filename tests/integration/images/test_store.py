@@ -292,3 +292,33 @@ async def test_links_in_the_archive_cannot_turn_the_stores_own_files(
 
 async def test_the_folder_is_closed_to_other_users(store: ImageStore, tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "images").stat().st_mode) == 0o700
+
+
+async def test_a_hundred_thousand_small_files(store: ImageStore, layout: LayoutWriter) -> None:
+    layout.add(
+        "many", ImageParts([archive(*(member(f"d{n // 500}/{n}", b"%d" % n) for n in range(100_000)))])
+    )
+    image = await store.pull(layout.reference("many"))
+    assert sum(len(files) for _, _, files in os.walk(image.layers[0])) == 100_000
+    assert (image.layers[0] / "d123/61999").read_text() == "61999"
+    gone = await store.remove(image.digest)
+    assert gone.layers == 1 and not image.layers[0].exists()
+
+
+async def test_a_layer_of_two_gibibytes(store: ImageStore, tmp_path: Path) -> None:
+    """Larger than fits into 31 bits, and never in memory at once."""
+    size = (2 << 30) + 5
+    block = bytes(1 << 20)
+    packed = tmp_path / "huge.tar.gz"
+    with gzip.open(packed, "wb", 1) as out:
+        out.write(member("huge", b"", size=size))
+        for _ in range(size // len(block)):
+            out.write(block)
+        out.write(b"ended" + bytes(-size % 512) + bytes(1024))
+    image = await store.import_image(packed, "huge")
+    made = image.layers[0] / "huge"
+    assert made.stat().st_size == size
+    with made.open("rb") as file:
+        file.seek(-5, os.SEEK_END)
+        assert file.read() == b"ended"
+    await store.remove("huge")
