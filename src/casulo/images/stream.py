@@ -3,7 +3,7 @@
 """From a blob to the archive inside it: unpacked, counted and hashed in a thread ahead of its reader.
 
 Hashing and decompressing release the interpreter's lock, so they run beside the reader, on another
-core where there is one.
+core where there is one. ISA-L unpacks gzip twice as fast as zlib, and that is where most time goes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import lzma
 import queue
 import sys
 import threading
-import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
+
+from isal import isal_zlib
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -30,7 +31,7 @@ _AHEAD = 8
 _FEED = 64 << 10  # small, since a member's end inside it makes the rest be copied
 _MEMORY = 256 << 20
 _USTAR = slice(257, 262)
-
+_IsalError = cast(type[Exception], isal_zlib.error)  # a class, which its types call an instance
 
 _Decoder = Callable[[Iterator[bytes]], Iterator[bytes]]
 
@@ -119,7 +120,7 @@ def _explained(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """The decoders' errors in one form; empty pieces left out."""
     try:
         yield from filter(None, pieces)
-    except (zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
+    except (_IsalError, lzma.LZMAError, zstd.ZstdError) as error:
         raise _damaged(str(error)) from error
     except OSError as error:
         if error.errno is not None:
@@ -152,7 +153,7 @@ def _plain(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """All members one after the other, with or without padding of zeros."""
-    inflate = zlib.decompressobj(31)
+    inflate = isal_zlib.decompressobj(31)
     for feed in _small(pieces):
         rest = feed
         while rest:
@@ -160,7 +161,7 @@ def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
                 rest = rest.lstrip(b"\0")
                 if not rest:
                     break
-                inflate = zlib.decompressobj(31)
+                inflate = isal_zlib.decompressobj(31)
             yield inflate.decompress(rest, PIECE)
             rest = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
     while not inflate.eof and (held_back := inflate.decompress(b"", PIECE)):
