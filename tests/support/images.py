@@ -7,10 +7,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from support.machine import cannot_run
 
 FILE, HARD_LINK, SYMLINK, CHARACTER, BLOCK_DEVICE, DIRECTORY, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -70,6 +73,29 @@ def gnu_long(flag: bytes, text: bytes) -> bytes:
 def archive(*members: bytes) -> bytes:
     """The members and the two empty blocks that end an archive."""
     return b"".join(members) + bytes(1024)
+
+
+def busybox(*names: str) -> bytes:
+    """A layer with a small Unix: one static program under several `names`, users, and a folder for each."""
+    program = shutil.which("busybox")
+    if program is None:
+        cannot_run("busybox is not installed")
+        raise AssertionError
+    passwd = b"root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n"
+    return archive(
+        folder("bin"),
+        member("bin/busybox", Path(program).read_bytes(), mode=0o755),
+        *(
+            link(f"bin/{name}", "busybox")
+            for name in ("sh", "cat", "ls", "sleep", "tail", "id", "env", *names)
+        ),
+        folder("etc"),
+        member("etc/passwd", passwd),
+        member("etc/group", b"root:x:0:\napp:x:1000:\n"),
+        folder("home/app", uid=1000, gid=1000),
+        folder("root", mode=0o700),
+        folder("tmp", mode=0o1777),
+    )
 
 
 def _header(

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from casulo.model.errors import Code, Unsupported
 
 ID_RANGE = 65536
+_HIGHEST = 2**32 - 2  # one more means "leave it as it is" to the kernel
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,10 @@ class Ids:
         """Host uid and gid of `path`; Unsupported when the user namespace has no place for them."""
         if self.base is None:
             return os.geteuid(), os.getegid()
-        if self.base and not (uid < ID_RANGE and gid < ID_RANGE):
+        highest = ID_RANGE - 1 if self.base else _HIGHEST
+        if uid > highest or gid > highest:
             raise Unsupported(
-                f"{os.fsdecode(path)!r} belongs to {uid}:{gid}, and sandboxes have ids up to {ID_RANGE - 1}",
+                f"{os.fsdecode(path)!r} belongs to {uid}:{gid}, and sandboxes have ids up to {highest}",
                 code=Code.IMAGE_UNSUPPORTED,
                 hint='build the image with smaller ids, or set [local] userns = "off"',
             )

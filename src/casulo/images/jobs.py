@@ -32,7 +32,7 @@ class _Flight:
 
 
 class Flights:
-    """Jobs on their way. The same job is done once for all who want it; `clean` follows a killed one."""
+    """Jobs on their way. The same job is done once for all who want it; `clean` follows one that failed."""
 
     def __init__(self, clean: Callable[[], None]) -> None:
         self._clean = clean
@@ -99,12 +99,12 @@ class Flights:
         )
         try:
             return await _listen(process, job, tell)
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-                await asyncio.to_thread(self._clean)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            await asyncio.to_thread(self._clean)
+            raise
 
 
 async def _listen(process: asyncio.subprocess.Process, job: Mapping[str, object], tell: OnProgress) -> str:

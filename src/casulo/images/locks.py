@@ -51,6 +51,19 @@ def is_free(directory: Path) -> bool:
     return True
 
 
+def remove_if_free(path: Path) -> None:
+    """Remove the lock file that a killed process left; whoever waits for it makes a fresh one."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_still(path, descriptor):
+            path.unlink()
+    except BlockingIOError:
+        return
+    finally:
+        os.close(descriptor)
+
+
 def _is_still(path: Path, descriptor: int) -> bool:
     """Whether the file that we have locked is the one at `path`: its last holder may have removed it."""
     try:

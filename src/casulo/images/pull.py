@@ -7,7 +7,7 @@ Nothing is believed: every byte that is kept hashes to what the manifest, or its
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -102,14 +102,13 @@ class Pull:
         pairs = dict(zip(inner.diff_ids, outer.layers, strict=True))
         missing = {d: blob for d, blob in pairs.items() if not self._shelf.layer_info(d, self._wanted.ids)}
         self._report.plan(len(pairs), len(pairs) - len(missing), sum(b.size for b in missing.values()))
-        with ThreadPoolExecutor(self._wanted.parallel, thread_name_prefix="layer") as pool:
-            running = [pool.submit(self._fetch_layer, *pair, digest) for pair in missing.items()]
-            try:
-                for future in running:
-                    future.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        pool = ThreadPoolExecutor(self._wanted.parallel, thread_name_prefix="layer")
+        running = [pool.submit(self._fetch_layer, *pair, digest) for pair in missing.items()]
+        try:
+            for future in as_completed(running):
+                future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _fetch_layer(self, diff_id: str, blob: Descriptor, digest: str) -> None:
         """Whoever has the lock does it; the others find it done."""

@@ -263,8 +263,12 @@ class Shelf:
     def sweep(self) -> None:
         """Remove what killed processes left behind. Under the exclusive lock."""
         for job in self.tmp.iterdir():
-            if locks.is_free(job):
-                remove_tree(job)
+            with contextlib.suppress(FileNotFoundError):  # its owner was quicker
+                if locks.is_free(job):
+                    remove_tree(job)
+        for lock in (self.root / "locks").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                locks.remove_if_free(lock)
         for name in _FOLDERS:
             for path in (self.root / name).glob(".*.new"):
                 path.unlink()

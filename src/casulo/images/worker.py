@@ -38,9 +38,9 @@ def main() -> int:
     try:
         _say("done", _run(job))
     except CasuloError as error:
-        _say("failed", _as_json(error))
+        _fail(error)
     except OSError as error:
-        _say("failed", _as_json(_disk_failure(error)))
+        _fail(_disk_failure(error))
     return 0
 
 
@@ -84,11 +84,24 @@ def _import(job: dict[str, Any]) -> importing.Job:
 def _end_with_caller() -> None:
     """Whoever wanted this is gone or wants it no longer when our standard input ends."""
     os.read(0, 1)
-    os.killpg(0, signal.SIGKILL)
+    _end()
+
+
+def _fail(error: CasuloError) -> None:
+    """Say so, and do not wait for other layers that are on their way for nothing."""
+    _say("failed", _as_json(error))
+    _end()
+
+
+def _end() -> None:
+    """Go at once, with every process that was started here."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 def _say(event: str, value: Any) -> None:
-    print(json.dumps({event: value}), flush=True)
+    os.write(1, json.dumps({event: value}).encode() + b"\n")  # in one piece, from whichever thread
 
 
 def _as_json(error: CasuloError) -> dict[str, str]:

@@ -189,6 +189,19 @@ def test_ids_without_a_place_in_the_namespace_are_named(
 
 
 @as_root
+@pytest.mark.parametrize("uid", [2**32 - 1, 2**32, 2**50])
+def test_no_id_is_higher_than_the_kernels(root: Path, unpacked: Unpack, uid: int) -> None:
+    with pytest.raises(Unsupported, match="'f' belongs to"):
+        unpacked(archive(member("f", b"x", uid=uid)))
+
+
+@pytest.mark.parametrize("mtime", [2**62, 2**40, 0])
+def test_any_time_is_taken_or_cut_by_the_kernel(root: Path, unpacked: Unpack, mtime: int) -> None:
+    unpacked(archive(member("f", b"x", mtime=mtime), folder("d", mtime=mtime), link("l", "f", mtime=mtime)))
+    assert sorted(os.listdir(root)) == ["d", "f", "l"]
+
+
+@as_root
 def test_high_ids_are_fine_without_a_namespace(root: Path, unpacked: Unpack) -> None:
     unpacked(archive(member("f", b"x", uid=1_234_567)))
     assert (root / "f").stat().st_uid == 1_234_567
