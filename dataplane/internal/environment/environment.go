@@ -7,16 +7,21 @@ package environment
 
 import (
 	"errors"
+	"fmt"
 	"log"
 	"maps"
 	"os"
 	"slices"
 
 	"casulo.dev/dataplane/internal/api"
+	"casulo.dev/dataplane/internal/plain"
 )
 
 // defaultPath is searched when the environment names no PATH.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// fileLimit is how large the file with additional variables may be.
+const fileLimit = 1 << 20
 
 // envsVariable tells user processes where the file with additional variables is.
 const envsVariable = "EXECD_ENVS"
@@ -65,23 +70,39 @@ func (e *Environment) Compose(overrides map[string]string) Variables {
 func (e *Environment) ComposeFor(identity Identity, overrides map[string]string) Variables {
 	variables := Variables(maps.Clone(e.base))
 	maps.Copy(variables, identity.variables)
-	e.addFile(variables)
+	if identity.composed {
+		parseFile(identity.file, variables)
+	} else {
+		e.addFile(variables)
+	}
 	maps.Copy(variables, overrides)
 	return variables
 }
 
 func (e *Environment) addFile(variables Variables) {
-	if e.file == "" {
-		return
-	}
-	content, err := os.ReadFile(e.file)
+	content, err := e.readFile()
 	if err != nil {
-		if !errors.Is(err, os.ErrNotExist) {
-			log.Printf("event=envs_file_unreadable error=%q", err)
-		}
+		log.Printf("event=envs_file_unreadable error=%q", err)
 		return
 	}
-	parseFile(string(content), variables)
+	parseFile(content, variables)
+}
+
+// readFile is empty without a file. The sandbox may put anything in its place: what is no regular
+// file, such as /dev/null, holds no variables.
+func (e *Environment) readFile() (string, error) {
+	if e.file == "" {
+		return "", nil
+	}
+	content, err := plain.Read(e.file, fileLimit)
+	var irregular *plain.NotRegularError
+	if errors.Is(err, os.ErrNotExist) || errors.As(err, &irregular) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("the file with the sandbox's variables: %w", err)
+	}
+	return string(content), nil
 }
 
 // Expand makes a path of a request absolute, against the variables of the sandbox.

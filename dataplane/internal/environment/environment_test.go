@@ -4,12 +4,15 @@
 package environment
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 func TestParseFile(t *testing.T) {
@@ -134,5 +137,58 @@ func TestProgram(t *testing.T) {
 	}
 	if shell, err := (Variables{"PATH": ""}).Shell(); err != nil || shell.Path == "" {
 		t.Error(shell, err)
+	}
+}
+
+func TestFileThatIsNoFile(t *testing.T) {
+	dir := t.TempDir()
+	for kind, put := range map[string]func(name string) error{
+		"pipe":    func(name string) error { return syscall.Mkfifo(name, 0o600) },
+		"endless": func(name string) error { return os.Symlink("/dev/zero", name) },
+		"null":    func(name string) error { return os.Symlink("/dev/null", name) },
+		"folder":  func(name string) error { return os.Mkdir(name, 0o700) },
+		"nothing": func(string) error { return nil },
+	} {
+		name := filepath.Join(dir, kind)
+		if err := put(name); err != nil {
+			t.Fatal(err)
+		}
+		env := New(map[string]string{"A": "1"}, name, "", User{})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			identity, err := env.Identify(nil, nil)
+			if err != nil || env.ComposeFor(identity, nil)["A"] != "1" || env.Compose(nil)["A"] != "1" {
+				t.Errorf("%s: %v", kind, err)
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(5 * time.Second):
+			t.Fatalf("%s blocks", kind)
+		}
+	}
+}
+
+func TestFileThatIsTooLarge(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "env")
+	if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 1<<40)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := New(nil, name, "", User{}).Identify(nil, nil)
+	if err == nil || !strings.Contains(err.Error(), name) {
+		t.Error(err)
+	}
+}
+
+func TestUnmappedIDs(t *testing.T) {
+	table := "         0 1000000000      65536\n     70000      70000          1\n"
+	for id, want := range map[uint32]bool{0: true, 65535: true, 65536: false, 70000: true, 70001: false, 1 << 31: false} {
+		if got := covers(table, id); got != want {
+			t.Errorf("%d: %t", id, got)
+		}
+	}
+	if covers("", 0) {
+		t.Error("an empty table maps nobody")
 	}
 }

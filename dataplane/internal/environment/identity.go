@@ -4,7 +4,6 @@
 package environment
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +11,12 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"casulo.dev/dataplane/internal/plain"
 )
+
+// accountsLimit is how large the files of accounts may be.
+const accountsLimit = 8 << 20
 
 // maxID is the highest user or group number; the one above means "unchanged" to the kernel.
 const maxID = 1<<32 - 2
@@ -22,16 +26,30 @@ type Identity struct {
 	// Credential is nil when nothing has to change.
 	Credential *syscall.Credential
 	variables  map[string]string
+	// file is what the file with additional variables said when composed is true.
+	file     string
+	composed bool
 }
 
 // Identify finds the credentials for a request's uid and gid. Both nil means the sandbox's user. A
-// uid alone takes the account's groups; one without an account gets a group of the same number.
+// uid alone takes the account's groups; one without an account gets a group of the same number. The
+// file with additional variables is read here too, so that the caller hears when that is impossible.
 func (e *Environment) Identify(uid, gid *int64) (Identity, error) {
+	identity, err := e.find(uid, gid)
+	if err != nil {
+		return Identity{}, err
+	}
+	identity.file, err = e.readFile()
+	identity.composed = true
+	return identity, err
+}
+
+func (e *Environment) find(uid, gid *int64) (Identity, error) {
 	if uid == nil && gid != nil {
 		return Identity{}, errors.New("gid needs uid")
 	}
 	if uid == nil {
-		return e.ownIdentity(), nil
+		return e.ownIdentity(), CheckMapped(e.user.UID, e.user.GID)
 	}
 	if err := checkIDs(uid, gid); err != nil {
 		return Identity{}, err
@@ -73,7 +91,10 @@ func identify(uid uint32, gid *int64) (Identity, error) {
 		account.GID = uint32(*gid)
 		groups = nil
 	}
-	return Identity{credential(uid, account.GID, groups), account.variables()}, nil
+	if err := CheckMapped(uid, account.GID); err != nil {
+		return Identity{}, err
+	}
+	return Identity{Credential: credential(uid, account.GID, groups), variables: account.variables()}, nil
 }
 
 // credential leaves the supplementary groups alone where the user namespace forbids to set them.
@@ -143,19 +164,17 @@ func supplementary(group, user string) []uint32 {
 // eachLine calls visit with the colon-separated fields of each line until it returns false. A
 // missing file has no lines: small images come without accounts.
 func eachLine(name string, visit func(fields []string) bool) error {
-	file, err := os.Open(name)
+	content, err := plain.Read(name, accountsLimit)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		if !visit(strings.Split(lines.Text(), ":")) {
+	for line := range strings.Lines(string(content)) {
+		if !visit(strings.Split(strings.TrimSuffix(line, "\n"), ":")) {
 			return nil
 		}
 	}
-	return lines.Err()
+	return nil
 }

@@ -5,7 +5,6 @@ package files
 
 import (
 	"bufio"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"casulo.dev/dataplane/internal/plain"
 )
 
 // accounts is what /etc/passwd and /etc/group say. A missing or broken file is an empty one: images often have none.
@@ -143,21 +144,14 @@ func stampOf(path string) stamp {
 	return stamp{uint64(st.Dev), st.Ino, st.Size, time.Unix(st.Ctim.Unix())}
 }
 
-// readText limits itself to sizes an account file can have; what cannot be read counts as empty.
+// accountsLimit is how large the two files may be.
+const accountsLimit = 8 << 20
+
+// readText counts what cannot be read, and what is no regular file, as empty.
 func readText(path string) string {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	content, err := plain.Read(path, accountsLimit)
 	if err != nil {
 		return ""
 	}
-	defer closeQuietly(file)
-	text := make([]byte, 0, 4096)
-	for len(text) < 8<<20 {
-		text = slices.Grow(text, 4096)
-		n, err := file.Read(text[len(text):cap(text)])
-		text = text[:len(text)+n]
-		if err != nil {
-			break
-		}
-	}
-	return string(text)
+	return string(content)
 }

@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"log"
 	"os"
 	"path/filepath"
@@ -18,6 +19,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"casulo.dev/dataplane/internal/plain"
 )
 
 // Unfinished files have a name that tells them from everything else: ".casulo-part-", a mark of the sandbox, and a
@@ -30,6 +33,9 @@ const (
 	journalName = ".casulo-uploads"
 	lineDir     = "dir "
 	lineTree    = "tree "
+
+	// journalLimit bounds what is read of a journal: programs of the sandbox may have written into it.
+	journalLimit = 16 << 20
 )
 
 type journal struct {
@@ -50,7 +56,7 @@ func openJournal(dirs []string, sandboxID string) *journal {
 			continue
 		}
 		name := filepath.Join(dir, journalName+"-"+mark)
-		file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+		file, err := plain.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
 		if err == nil {
 			j.file = file
 			return j
@@ -104,7 +110,7 @@ func (j *journal) cleanLeftovers() {
 	if j.file == nil {
 		return
 	}
-	lines := bufio.NewScanner(j.file)
+	lines := bufio.NewScanner(io.LimitReader(j.file, journalLimit))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		for kind, clean := range map[string]func(string) error{lineDir: j.cleanDirectory, lineTree: j.cleanTree} {

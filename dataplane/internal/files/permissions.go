@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"casulo.dev/dataplane/internal/environment"
 )
 
 // permission is mode and ownership in a request. Null, "" and 0 mean "leave it".
@@ -27,12 +29,18 @@ func (p permission) ownership(known *accounts) (ownership, error) {
 		if !ok {
 			return result, badRequest("there is no user %q", *p.Owner)
 		}
+		if !environment.UserIsMapped(uid) {
+			return result, badRequest("owner: user %q (uid %d) does not exist in this sandbox's user namespace", *p.Owner, uid)
+		}
 		result.uid = int(uid)
 	}
 	if p.Group != nil && *p.Group != "" {
 		gid, ok := known.gidOf(UnescapeName(*p.Group))
 		if !ok {
 			return result, badRequest("there is no group %q", *p.Group)
+		}
+		if !environment.GroupIsMapped(gid) {
+			return result, badRequest("group: group %q (gid %d) does not exist in this sandbox's user namespace", *p.Group, gid)
 		}
 		result.gid = int(gid)
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"casulo.dev/dataplane/internal/api"
+	"casulo.dev/dataplane/internal/environment"
 )
 
 // Config is what the service needs to know about its sandbox.
@@ -109,6 +110,9 @@ func (s *Service) identityView(r *http.Request) (View, error) {
 	gid, okGID := parseID(r.PathValue("gid"))
 	if !okUID || !okGID {
 		return View{}, badRequest("uid and gid must be numbers from 0 to 4294967294")
+	}
+	if err := environment.CheckMapped(uid, gid); err != nil {
+		return View{}, badRequest("%v", err)
 	}
 	return s.viewOf(uid, gid), nil
 }

@@ -80,7 +80,7 @@ func existingTarget(dir int, name, target string) (*status, error) {
 }
 
 func writable(p string) bool {
-	fd, err := openAt(unix.AT_FDCWD, p, unix.O_WRONLY|unix.O_NOFOLLOW, 0)
+	fd, err := openAt(unix.AT_FDCWD, p, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false
 	}
@@ -174,13 +174,13 @@ func (st *staged) commit() error {
 
 // rewrite copies the sealed data over the old content of the target.
 func (st *staged) rewrite() error {
-	from, err := openAt(fdOf(st.dir), st.temp, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	from, err := openAt(fdOf(st.dir), st.temp, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
 	source := os.NewFile(uintptr(from), st.temp)
 	defer closeQuietly(source)
-	to, err := openAt(unix.AT_FDCWD, st.target, unix.O_WRONLY|unix.O_TRUNC|unix.O_NOFOLLOW, 0)
+	to, err := openAt(unix.AT_FDCWD, st.target, unix.O_WRONLY|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"casulo.dev/dataplane/internal/stream"
 )
 
@@ -68,7 +70,7 @@ func look(dir string) *sight {
 
 // read adds the files of one directory and returns the directories in it.
 func (s *sight) read(dir string) (below []string) {
-	opened, err := os.Open(dir)
+	opened, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		// What cannot be read is not listed.
 		return nil

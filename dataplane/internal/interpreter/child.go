@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"casulo.dev/dataplane/internal/output"
+	"casulo.dev/dataplane/internal/plain"
 	"casulo.dev/dataplane/internal/process"
 )
 
@@ -67,7 +68,7 @@ func (e ends) close() {
 
 // startChild starts a process with pipes for its orders, its frames and its two outputs.
 func startChild(supervisor *process.Supervisor, id string, spec childSpec) (*child, error) {
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	null, err := plain.Null()
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"casulo.dev/dataplane/internal/output"
+	"casulo.dev/dataplane/internal/plain"
 	"casulo.dev/dataplane/internal/stream"
 )
 
@@ -57,7 +58,7 @@ func languageVersion(program string) string {
 	if err != nil {
 		return oldestGo
 	}
-	content, err := os.ReadFile(filepath.Join(filepath.Dir(resolved), "..", "VERSION"))
+	content, err := plain.Read(filepath.Join(filepath.Dir(resolved), "..", "VERSION"), 4<<10)
 	numbers := parts(string(content))
 	if err != nil || len(numbers) < 2 {
 		return oldestGo

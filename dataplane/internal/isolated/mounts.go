@@ -5,11 +5,12 @@ package isolated
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"casulo.dev/dataplane/internal/plain"
 )
 
 // mount is mount(2) with an error that says what was to be mounted where.
@@ -68,7 +69,7 @@ var limitFiles = []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/me
 // memoryLimit is 0 where there is none.
 func memoryLimit() uint64 {
 	for _, name := range limitFiles {
-		content, err := os.ReadFile(name)
+		content, err := plain.Read(name, 4<<10)
 		if err != nil {
 			continue
 		}

@@ -4,6 +4,7 @@
 package isolated
 
 import (
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -20,6 +21,9 @@ import (
 
 // logLimit is how much output one run keeps; the oldest goes first.
 const logLimit = 64 << 20
+
+// maxState bounds what is read of a state: programs of the session may write into it, too.
+const maxState = 64 << 20
 
 // stateLimit is how long a shell may take to write its state.
 const stateLimit = time.Second
@@ -244,20 +248,32 @@ func (s *session) snapshot() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return taken, rewrite(taken, s.readState())
+	text, err := s.readState()
+	if err == nil {
+		err = rewrite(taken, text)
+	}
+	if err != nil {
+		closeLogged(taken)
+		return nil, err
+	}
+	return taken, nil
 }
 
 // readState reads what the shell kept. It writes that now and then: half of it is read again, for as
 // long as a shell may need that is not killed meanwhile.
-func (s *session) readState() string {
+func (s *session) readState() (string, error) {
 	deadline := time.Now().Add(stateLimit)
 	for {
-		content := make([]byte, fileSize(s.state))
+		size := fileSize(s.state)
+		if size > maxState {
+			return "", errors.New("the session's variables and functions are larger than 64 MiB")
+		}
+		content := make([]byte, size)
 		n, err := s.state.ReadAt(content, 0)
 		text := string(content[:n])
 		whole := err == nil && strings.HasSuffix(text, "#\n")
 		if whole || time.Now().After(deadline) {
-			return text
+			return text, nil
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -22,6 +22,7 @@ import (
 
 	"casulo.dev/dataplane/internal/environment"
 	"casulo.dev/dataplane/internal/output"
+	"casulo.dev/dataplane/internal/plain"
 	"casulo.dev/dataplane/internal/process"
 )
 
@@ -103,7 +104,7 @@ func (sh *shell) connect(owner *syscall.Credential) (ends map[int]*os.File, prin
 	orders, toShell, err2 := os.Pipe()
 	printed, printEnd, err3 := output.Pipe()
 	status, statusEnd, err4 := os.Pipe()
-	null, err5 := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	null, err5 := plain.Null()
 	sh.text, sh.orders = text, toShell
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		closeLogged(text, orders, toShell, printed, status, statusEnd, null)

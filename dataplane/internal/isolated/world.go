@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"casulo.dev/dataplane/internal/files"
+	"casulo.dev/dataplane/internal/plain"
 	"casulo.dev/dataplane/internal/process"
 	"casulo.dev/dataplane/internal/thread"
 )
@@ -41,7 +42,7 @@ func createWorld(supervisor *process.Supervisor, p *plan) (w *world, err error) 
 		return nil, err
 	}
 	defer orders.Close()
-	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	null, err := plain.Null()
 	if err != nil {
 		return nil, errors.Join(err, hold.Close())
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"casulo.dev/dataplane/internal/plain"
 )
 
 // source knows which files hold the figures. Each of the three resources is found by itself, since a host can have
@@ -166,7 +168,7 @@ func (s source) groupMemory(dir, usage, limit, cache string, host uint64) memory
 }
 
 func readText(file string) string {
-	content, err := os.ReadFile(file)
+	content, err := plain.Read(file, 1<<20)
 	if err != nil {
 		return ""
 	}

@@ -10,6 +10,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"casulo.dev/dataplane/internal/plain"
 )
 
 // Stdio are the standard descriptors of a process that is about to start: the child's ends, and
@@ -27,9 +29,9 @@ type Stdio struct {
 // OpenStdio makes one pipe for both outputs.
 func OpenStdio() (*Stdio, error) {
 	s := &Stdio{input: -1, out: -1, err: -1}
-	input, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	input, err := plain.NullFD()
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", os.DevNull, err)
+		return nil, err
 	}
 	s.input = input
 	s.Stdout, s.out, err = Pipe()

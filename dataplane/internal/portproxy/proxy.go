@@ -205,6 +205,18 @@ func outgoingURL(r *http.Request, to target) *url.URL {
 	return u
 }
 
+// FaultHeader tells a proxy in front of this one that the answer is ours, and why: "connect" when
+// nobody listens, "response" when somebody listens and does not speak HTTP.
+const FaultHeader = "Execd-Proxy-Fault"
+
+func faultOf(err error) string {
+	var operation *net.OpError
+	if errors.As(err, &operation) && operation.Op == "dial" {
+		return "connect"
+	}
+	return "response"
+}
+
 // badGateway answers for an application that cannot be reached or speaks no HTTP.
 func (s *Service) badGateway(w http.ResponseWriter, r *http.Request, to target, err error) {
 	if r.Context().Err() != nil {
@@ -214,6 +226,7 @@ func (s *Service) badGateway(w http.ResponseWriter, r *http.Request, to target, 
 		log.Printf("event=proxy_failed port=%d error=%q", to.port, err)
 	}
 	header := w.Header()
+	header.Set(FaultHeader, faultOf(err))
 	header.Set("Content-Type", "text/plain; charset=utf-8")
 	header.Set("Content-Length", strconv.Itoa(len("Bad Gateway")))
 	w.WriteHeader(http.StatusBadGateway)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strconv"
 	"sync"
+
+	"casulo.dev/dataplane/internal/plain"
 )
 
 // oomFiles hold the number of processes that the kernel killed for memory in this sandbox: the
@@ -26,7 +28,7 @@ type oomCounter struct {
 
 func newOOMCounter() *oomCounter {
 	for _, name := range oomFiles {
-		if file, err := os.Open(name); err == nil {
+		if file, err := plain.Open(name); err == nil {
 			return &oomCounter{file: file}
 		}
 	}
