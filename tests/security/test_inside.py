@@ -97,6 +97,19 @@ async def test_devices_are_the_harmless_ones(box: AsyncSandbox) -> None:
     assert not made.ok and made.stdout == ""
 
 
+@pytest.mark.parametrize("family", ["AF_VSOCK", "AF_PACKET", "AF_ALG", "AF_BLUETOOTH", "AF_CAN"])
+async def test_sockets_without_a_network_namespace_do_not_open(box: AsyncSandbox, family: str) -> None:
+    program = f"import socket; socket.socket(socket.{family}, socket.SOCK_STREAM)"
+    done = await box.commands.run(["python3", "-c", program])
+    assert done.exit_code == 1 and "OSError" in done.stderr
+
+
+async def test_netlink_lists_interfaces_and_nothing_else(box: AsyncSandbox) -> None:
+    assert "eth0" in await _text(box, "ip -o link")
+    program = "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)"
+    assert (await box.commands.run(["python3", "-c", program])).exit_code == 1
+
+
 async def test_few_capabilities_and_no_new_ones(box: AsyncSandbox) -> None:
     status = await _text(box, "cat /proc/self/status")
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)

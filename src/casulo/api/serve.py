@@ -51,6 +51,12 @@ def _with_key(settings: Settings, home: Home) -> Settings:
     server = settings.server
     if server.api_key:
         return settings
+    if server.api_key is not None and not server.insecure:
+        raise InvalidRequest(
+            "[server] api_key is empty",
+            code=Code.INVALID_PARAMETER,
+            hint="leave it out to have a key made, or set insecure = true to serve without one",
+        )
     if not server.insecure:
         return settings.model_copy(update={"server": server.model_copy(update={"api_key": home.api_key()})})
     if not listen.is_loopback(server.host):
@@ -173,6 +179,8 @@ def _on_signal(action: Callable[[], object]) -> Iterator[None]:
 def _announce(settings: Settings, home: Home, url: str) -> None:
     home.announce(url)
     print(f"casulo {__version__} listening on {url}", flush=True)
+    if not listen.is_loopback(settings.server.host):
+        print(f"Open to the network: it listens on {settings.server.host}.", file=sys.stderr)
     if settings.server.api_key is None:
         print("No API key: every program on this machine may use it.", file=sys.stderr)
     elif home.key_file.exists():

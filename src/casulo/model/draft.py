@@ -40,6 +40,11 @@ _NEEDED_FEATURE = {"disk": "limits.disk", "gpu": "gpu"}
 """Resources that only some runtimes can limit or give, and the feature by which they declare it."""
 
 _PLATFORMS = {"os": ("linux", "windows"), "arch": ("amd64", "arm64")}
+MIN_MEMORY_BYTES = 16 << 20
+_MAX_WORD_BYTES = (128 << 10) - 1
+_MAX_WORDS_BYTES = 1 << 20
+"""What Linux takes as one argument or variable, and a safe share of what it takes altogether."""
+
 _RENEW_RANGE = range(300, 86401)
 
 
@@ -170,18 +175,49 @@ def _entrypoint(draft: Draft) -> tuple[str, ...]:
             code=Code.INVALID_ENTRYPOINT,
             hint='give a program and its arguments as a list, e.g. ["sleep", "600"]',
         )
+    _check_words("entrypoint", draft.entrypoint)
     return tuple(draft.entrypoint)
+
+
+def _check_words(what: str, words: Collection[str]) -> None:
+    """Refuse what the kernel would refuse later, or what would arrive changed."""
+    try:
+        sizes = [len(word.encode()) + 1 for word in words]
+    except UnicodeEncodeError:
+        raise _invalid(f"{what}: half a surrogate pair is no text") from None
+    if max(sizes, default=0) > _MAX_WORD_BYTES:
+        raise _invalid(f"{what}: one of the texts is longer than {_MAX_WORD_BYTES >> 10} KiB")
+    if sum(sizes) > _MAX_WORDS_BYTES:
+        raise _invalid(f"{what}: all together are longer than {_MAX_WORDS_BYTES >> 10} KiB")
 
 
 def _resources(limits: Mapping[str, str], defaults: Defaults) -> Resources:
     disk = limits.get("disk")
+    memory = _memory(limits.get("memory", defaults.memory))
     return Resources(
         cpu_millis=quantities.cpu_millis(limits.get("cpu", defaults.cpu)),
-        memory_bytes=quantities.whole_bytes("memory", limits.get("memory", defaults.memory)),
+        memory_bytes=memory,
         pids=quantities.count("pids", limits.get("pids", str(defaults.pids))),
-        shm_bytes=quantities.whole_bytes("shm", limits.get("shm", defaults.shm)),
+        shm_bytes=_shm(limits.get("shm"), defaults.shm, memory),
         disk_bytes=quantities.whole_bytes("disk", disk) if disk is not None else None,
     )
+
+
+def _memory(text: str) -> int:
+    memory = quantities.whole_bytes("memory", text)
+    if memory < MIN_MEMORY_BYTES:
+        raise _invalid(f"memory: {text!r} is too little to start anything; ask for 16Mi or more")
+    return memory
+
+
+def _shm(asked: str | None, default: str, memory: int) -> int:
+    """Files in shared memory count as memory and cannot be reclaimed: they must leave room for programs."""
+    if asked is None:
+        return min(quantities.whole_bytes("shm", default), memory // 2)
+    size = quantities.whole_bytes("shm", asked)
+    if size > memory * 3 // 4:
+        raise _invalid(f"shm: {asked!r} is more than three quarters of the memory limit; raise memory")
+    return size
 
 
 def _check_declared(limits: Mapping[str, str], features: Collection[str], missing: Mapping[str, str]) -> None:
@@ -198,6 +234,7 @@ def _check_declared(limits: Mapping[str, str], features: Collection[str], missin
 
 
 def _check_env(env: Mapping[str, str]) -> None:
+    _check_words("env", [f"{key}={value}" for key, value in env.items()])
     for key, value in env.items():
         if not key or "=" in key or "\0" in key or "\0" in value:
             raise _invalid(f"env: {key!r} cannot be an environment variable")

@@ -46,7 +46,17 @@ def count(name: str, text: str) -> int:
     return _positive(name, text, parse(name, text))
 
 
+MAXIMUM = 2**53
+"""Beyond any machine, and exact in every program that reads the number."""
+
+
 def _positive(name: str, text: str, value: Fraction) -> int:
+    if value > MAXIMUM:
+        raise InvalidRequest(
+            f"{name}: {text!r} is more than any machine has",
+            code=Code.INVALID_PARAMETER,
+            hint="look at the suffix: Mi and Gi are usual for memory",
+        )
     if value < 1:
         raise InvalidRequest(
             f"{name}: {text!r} is too small",

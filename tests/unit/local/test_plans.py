@@ -194,3 +194,15 @@ def test_files_of_the_hosts_root_are_masked_where_root_inside_is_that_root() -> 
     mapped, same = masked(clone3=True), masked(clone3=False)
     assert {"/proc/keys", "/proc/cmdline", "/proc/interrupts"} <= mapped
     assert same - mapped >= {"/proc/kcore", "/proc/kmsg", "/proc/timer_list", "/proc/sysrq-trigger"}
+
+
+def test_sockets_are_only_of_families_that_have_a_network_namespace() -> None:
+    rules = [r for r in seccomp.profile("amd64", clone3=True)["syscalls"] if "socket" in r["names"]]
+    families = sorted(r["args"][0]["valueTwo"] for r in rules)
+    assert families == [1, 2, 10, 16]
+    assert all(r["args"] for r in rules)
+
+
+def test_memory_file_systems_leave_room_for_programs() -> None:
+    mounts = {m["destination"]: m["options"] for m in bundle().config()["mounts"]}
+    assert f"size={(64 << 20) // 8}" in mounts["/run"]

@@ -30,10 +30,10 @@ def test_defaults_fill_what_was_left_out() -> None:
 
 
 def test_what_was_asked_for_is_kept_as_written_and_as_meant() -> None:
-    limits = {"cpu": "1.5", "memory": "64M", "pids": "100", "shm": "1Gi"}
+    limits = {"cpu": "1.5", "memory": "64M", "pids": "100", "shm": "32M"}
     spec = spec_of(resource_limits=limits, entrypoint=("sh", "-c", "a b"), env={"A": "b=c\n"})
     assert spec.resource_limits == limits
-    assert spec.resources == Resources(1500, 64_000_000, 100, 2**30)
+    assert spec.resources == Resources(1500, 64_000_000, 100, 32_000_000)
     assert spec.entrypoint == ("sh", "-c", "a b")
     assert spec.env == {"A": "b=c\n"}
 
@@ -150,3 +150,31 @@ def test_a_timeout_beyond_the_calendar_is_refused() -> None:
         ends_at(now, 10**12)
     with pytest.raises(InvalidRequest):
         ends_at(now, 10**30)
+
+
+def test_shared_memory_never_takes_the_whole_limit() -> None:
+    small = complete(replace(DRAFT, resource_limits={"memory": "128Mi"}), Defaults(shm="256Mi"))
+    assert small.resources.shm_bytes == 64 << 20
+    with pytest.raises(InvalidRequest, match="three quarters"):
+        complete(replace(DRAFT, resource_limits={"memory": "1Gi", "shm": "1Gi"}), Defaults())
+
+
+@pytest.mark.parametrize("memory", ["1", "15Mi", "999Ei"])
+def test_memory_that_no_sandbox_can_have_is_refused(memory: str) -> None:
+    with pytest.raises(InvalidRequest):
+        complete(replace(DRAFT, resource_limits={"memory": memory}), Defaults())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"env": {"A": "x" * 200_000}},
+        {"env": {f"A{i}": "x" * 100_000 for i in range(20)}},
+        {"env": {"A": "\ud800"}},
+        {"entrypoint": ("echo", "x" * 300_000)},
+        {"entrypoint": ("echo", "\ud800")},
+    ],
+)
+def test_texts_that_the_kernel_or_utf8_would_refuse_are_refused_at_the_call(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        complete(replace(DRAFT, **change), Defaults())

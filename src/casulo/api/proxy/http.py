@@ -56,6 +56,10 @@ class HttpProxy:
         return True
 
 
+_FAULT_HEADER = b"execd-proxy-fault"
+"""Set by the daemon's own proxy on answers that are not the program's."""
+
+
 class _Request:
     """A request in the form in which it is sent on."""
 
@@ -97,6 +101,7 @@ class _Exchange:
         upload = asyncio.create_task(self._upload(receive))
         try:
             head = await self._connection.head()
+            _refuse_faults(head, self._request.route)
             await self._download(head, send)
         finally:
             self._stop_clock()
@@ -170,6 +175,25 @@ class _Exchange:
             data = await self._connection.read()
             more = not self._connection.drained
             await send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+def _refuse_faults(head: Head, route: Route) -> None:
+    """Raise what the daemon's own proxy met, and what no server can pass on."""
+    fault = rules.value_of(head.headers, _FAULT_HEADER)
+    if fault == b"connect":
+        raise _nobody_listens(route)
+    if fault is not None:
+        raise _response_failed(route, Broken("it does not speak HTTP"))
+    if not 200 <= head.status <= 599:
+        raise _response_failed(route, Broken(f"HTTP has no status {head.status}"))
+
+
+def _nobody_listens(route: Route) -> RuntimeFailure:
+    return RuntimeFailure(
+        f"nothing listens on that port of sandbox {route.peer.sandbox_id}",
+        code=Code.BACKEND_CONNECTION_FAILED,
+        hint="start the program first; it may listen on 127.0.0.1 or on all addresses",
+    )
 
 
 def _response_failed(route: Route, error: Broken) -> RuntimeFailure:

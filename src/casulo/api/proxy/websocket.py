@@ -89,6 +89,9 @@ async def _connect(scope: Scope, route: Route, limit: float) -> ClientConnection
         proxy=None,
         open_timeout=limit,
         ping_interval=None,
+        # The program's close is known to the caller only once the connection has ended, and some
+        # programs leave that to the other side.
+        close_timeout=0.5,
         max_size=None,
     )
 

@@ -50,7 +50,7 @@ async def list_sandboxes(
     request: Request,
     state: Annotated[list[str] | None, Query(description="Any of these states, in any case.")] = None,
     metadata: Annotated[list[str] | None, Query(description="All of these `key=value&…` pairs.")] = None,
-    page: Annotated[int, Query(ge=1)] = 1,
+    page: Annotated[int, Query(ge=1, le=1_000_000_000)] = 1,
     page_size: Annotated[int, Query(alias="pageSize", ge=1, le=200)] = 20,
 ) -> Response:
     """One page of the sandboxes, newest first."""

@@ -100,7 +100,7 @@ class Bundle:
             _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
             _mount("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
             _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", shm),
-            _mount("/run", "tmpfs", "nosuid", "nodev", "mode=755", "size=64m"),
+            _mount("/run", "tmpfs", "nosuid", "nodev", "mode=755", f"size={self._run_bytes}"),
             # Not sysfs: it would show the host's devices and network interfaces.
             _mount("/sys", "tmpfs", "nosuid", "noexec", "nodev", "mode=755", "size=64k"),
             *(_bind(bind) for bind in self.binds),
@@ -123,6 +123,11 @@ class Bundle:
     def _annotations(self) -> dict[str, str]:
         # crun's own key; the profile stays in the document for a runtime that does not know it.
         return {"run.oci.seccomp_bpf_data": self.seccomp_program} if self.seccomp_program else {}
+
+    @property
+    def _run_bytes(self) -> int:
+        """Files in memory must leave room for programs, as /dev/shm does."""
+        return min(64 << 20, self.resources.memory_bytes // 8)
 
     @property
     def _maps_root(self) -> bool:

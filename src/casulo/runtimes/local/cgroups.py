@@ -196,6 +196,16 @@ class Group:
         except FileNotFoundError:
             return False
 
+    def was_out_of_memory(self) -> bool:
+        """Whether the kernel ever ended a process of the group for passing the memory limit."""
+        v2 = self.v2_path if self.layout.mode == "v2" else None
+        path = v2 / "memory.events" if v2 else self.v1_paths["memory"] / "memory.oom_control"
+        try:
+            counts = dict(line.split() for line in path.read_text().splitlines())
+        except FileNotFoundError:
+            return False
+        return counts.get("oom_kill", "0") != "0"
+
     def kill(self) -> None:
         """SIGKILL every process in the groups, however they are nested or frozen."""
         if self.v2_path and (self.v2_path / "cgroup.kill").exists():

@@ -76,6 +76,12 @@ class Host:
         return self.rootless or self.user_namespace is not None
 
     @property
+    def programs(self) -> Path:
+        """Where a program may be kept. Mounts show this path inside: the less it tells, the better."""
+        executable = not os.statvfs(self.run).f_flag & os.ST_NOEXEC
+        return self.run if executable else self.data
+
+    @property
     def sandboxes(self) -> Path:
         """Folder with one directory per sandbox."""
         return self.data / "sandboxes"

@@ -105,7 +105,7 @@ class LocalRuntime:
             )
             for nesting in (False, True)
         }
-        self._daemon = daemon.install(self._data / "daemon", daemon.host_architecture())
+        self._daemon = daemon.install(prepared.programs / "daemon", daemon.host_architecture())
         self._image = host_image.prepare(
             self._data / "images" / "host",
             None if prepared.rootless else prepared.id_base,
@@ -326,7 +326,11 @@ class LocalRuntime:
         self._on_exit(sandbox_id, self._exit_of(sandbox_id))
 
     def _exit_of(self, sandbox_id: str) -> Exit | None:
-        return stopping.read_exit(self._folder(sandbox_id).events)
+        recorded = stopping.read_exit(self._folder(sandbox_id).events)
+        if recorded is None and self._host.group(sandbox_id).was_out_of_memory():
+            # The daemon itself was the last thing left to end, and so could not write it down.
+            return Exit(None, "SIGKILL", oom=True)
+        return recorded
 
     def _folder(self, sandbox_id: str) -> Folder:
         return Folder(self._host.sandboxes / sandbox_id)

@@ -57,7 +57,7 @@ sched_setscheduler sched_yield seccomp select semctl semget semop semtimedop sem
 sendfile64 sendmmsg sendmsg sendto set_robust_list set_thread_area set_tid_address set_tls setdomainname
 setfsgid setfsuid setgid setgroups sethostname setitimer setpgid setpriority setregid setresgid
 setresuid setreuid setrlimit setsid setsockopt setuid setxattr setxattrat shmat shmctl shmdt shmget
-shutdown sigaltstack signalfd signalfd4 socket socketpair splice stat stat64 statfs statfs64 statx
+shutdown sigaltstack signalfd signalfd4 splice stat stat64 statfs statfs64 statx
 symlink symlinkat sync sync_file_range sync_file_range2 syncfs sysinfo tee tgkill time timer_create
 timer_delete timer_getoverrun timer_gettime timer_gettime64 timer_settime timer_settime64 timerfd_create
 timerfd_gettime timerfd_gettime64 timerfd_settime timerfd_settime64 times tkill truncate truncate64
@@ -65,6 +65,12 @@ umask uname unlink unlinkat utime utimensat utimensat_time64 utimes vfork vmspli
 writev
 """
 
+
+_LOW_HALF = 0xFFFFFFFF
+_FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10}
+_NETLINK, _NETLINK_ROUTE = 16, 0
+"""Address families with a network namespace around them, and of netlink what lists interfaces.
+AF_VSOCK, for one, knows no namespaces: it would join sandboxes to each other and to the hypervisor."""
 
 _NESTING = "mount mount_setattr move_mount open_tree setns umount2"
 _NEW_USER_NAMESPACE = 0x10000000
@@ -95,9 +101,22 @@ def profile(architecture: str, *, clone3: bool, nesting: bool = False) -> dict[s
                 {"names": ["personality"], "action": "SCMP_ACT_ALLOW", "args": [_equals(p)]}
                 for p in _PERSONALITIES
             ),
+            *_sockets(),
             *(nested if nesting else ()),
         ],
     }
+
+
+def _sockets() -> list[dict[str, Any]]:
+    rules = [[_low_half(0, family)] for family in _FAMILIES.values()]
+    rules.append([_low_half(0, _NETLINK), _low_half(2, _NETLINK_ROUTE)])
+    names = ["socket", "socketpair"]
+    return [{"names": names, "action": "SCMP_ACT_ALLOW", "args": arguments} for arguments in rules]
+
+
+def _low_half(index: int, value: int) -> dict[str, Any]:
+    """The kernel takes an int from the low half of a register; what is in the other is nobody's."""
+    return {"index": index, "value": _LOW_HALF, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
 
 
 def _clone_without_namespaces() -> dict[str, Any]:
