@@ -81,14 +81,12 @@ def busybox(*names: str) -> bytes:
     if program is None:
         cannot_run("busybox is not installed")
         raise AssertionError
+    programs = ("sh", "cat", "ls", "sleep", "tail", "id", "env", *names)
     passwd = b"root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n"
     return archive(
         folder("bin"),
         member("bin/busybox", Path(program).read_bytes(), mode=0o755),
-        *(
-            link(f"bin/{name}", "busybox")
-            for name in ("sh", "cat", "ls", "sleep", "tail", "id", "env", *names)
-        ),
+        *(link(f"bin/{name}", "busybox") for name in programs),
         folder("etc"),
         member("etc/passwd", passwd),
         member("etc/group", b"root:x:0:\napp:x:1000:\n"),
