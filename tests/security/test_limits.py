@@ -136,3 +136,9 @@ async def _calms_down(box: AsyncSandbox) -> None:
 def _seconds(text: str) -> float:
     minutes, seconds = text.rstrip("s").split("m")
     return 60 * float(minutes) + float(seconds)
+
+
+async def test_out_of_memory_takes_commands_before_the_entrypoint(box: AsyncSandbox) -> None:
+    shown = await box.commands.run("cat /proc/$(pgrep -o -x tail)/oom_score_adj /proc/self/oom_score_adj")
+    entrypoint, command = map(int, shown.stdout.split())
+    assert 0 < entrypoint < command

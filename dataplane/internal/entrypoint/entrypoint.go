@@ -8,6 +8,7 @@ package entrypoint
 import (
 	"errors"
 	"fmt"
+	"log"
 	"os"
 	"sync"
 	"syscall"
@@ -57,11 +58,23 @@ func Start(supervisor *process.Supervisor, env *environment.Environment, argv []
 		stdio.Abandon()
 		return nil, classify(err)
 	}
+	spare(started.PID)
 	pump, err := output.StartPump(stdio.Stdout, log.Append)
 	if err != nil {
 		return nil, err
 	}
 	return &Entrypoint{process: started, pump: pump}, nil
+}
+
+// oomPreference lies between the daemon's and the commands': when memory runs out a command goes
+// first, since with the entrypoint the whole sandbox ends.
+const oomPreference = "250"
+
+func spare(pid int) {
+	name := fmt.Sprintf("/proc/%d/oom_score_adj", pid)
+	if err := os.WriteFile(name, []byte(oomPreference), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+		log.Printf("event=entrypoint_not_spared error=%q", err)
+	}
 }
 
 func describe(env *environment.Environment, argv []string) (process.Spec, error) {
