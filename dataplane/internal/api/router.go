@@ -8,6 +8,7 @@ package api
 import (
 	"crypto/subtle"
 	"net/http"
+	"net/url"
 	"path"
 	"strings"
 )
@@ -65,11 +66,23 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if !r.admitted(w, req) {
 		return
 	}
-	if _, pattern := r.guarded.Handler(req); pattern != "" {
+	if _, pattern := r.guarded.Handler(req); pattern == "" {
+		r.miss(w, req)
+	} else if hasReadableQuery(w, req) {
 		r.guarded.ServeHTTP(w, req)
-		return
 	}
-	r.miss(w, req)
+}
+
+// hasReadableQuery refuses a query with a part that nobody could read. The handlers would not see that
+// part at all, and do something else than they were asked for.
+func hasReadableQuery(w http.ResponseWriter, req *http.Request) bool {
+	_, err := url.ParseQuery(req.URL.RawQuery)
+	if err == nil {
+		return true
+	}
+	WriteError(w, http.StatusBadRequest, CodeInvalidRequest,
+		"the query is malformed (percent-encode what is no plain character): "+err.Error())
+	return false
 }
 
 func (r *Router) prefixed(req *http.Request) http.Handler {

@@ -148,7 +148,11 @@ func readLinkAt(dir int, name string) string {
 func (c *call) info() error {
 	known := c.service.accounts.get()
 	answer := map[string]FileInfo{}
-	for _, requested := range c.request.URL.Query()["path"] {
+	given, err := c.paths()
+	if err != nil {
+		return err
+	}
+	for _, requested := range given {
 		p, err := c.resolve(requested)
 		if err != nil {
 			return err

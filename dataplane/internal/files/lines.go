@@ -59,10 +59,10 @@ func (c *call) sendLines(file io.Reader, wanted lineRange) error {
 	return out.Flush()
 }
 
-// copyLines writes the wanted lines joined by single line feeds: CRLF becomes LF, and no line feed follows the last
-// line. Lines may be longer than any buffer.
+// copyLines writes the wanted lines joined by single line feeds, however they ended before, and no line feed follows
+// the last line. Lines may be longer than any buffer.
 func copyLines(out *bufio.Writer, in io.Reader, wanted lineRange) error {
-	reader := bufio.NewReaderSize(in, 64<<10)
+	reader := bufio.NewReaderSize(&newlines{source: in}, 64<<10)
 	for skipped := int64(1); skipped < wanted.first; skipped++ {
 		if err := eachPiece(reader, func([]byte) error { return nil }); err != nil {
 			return endIsFine(err)
@@ -84,27 +84,48 @@ func copyLines(out *bufio.Writer, in io.Reader, wanted lineRange) error {
 	return nil
 }
 
-// copyLine leaves out the line end. A CR at the end of a piece waits until it is clear what follows.
+// copyLine leaves out the line end.
 func copyLine(out *bufio.Writer, reader *bufio.Reader) error {
-	pendingCR := false
-	err := eachPiece(reader, func(piece []byte) error {
-		if pendingCR && !bytes.Equal(piece, []byte("\n")) {
-			if err := out.WriteByte('\r'); err != nil {
-				return err
-			}
-		}
-		text, ended := bytes.CutSuffix(piece, []byte("\n"))
-		text, pendingCR = bytes.CutSuffix(text, []byte("\r"))
-		if ended {
-			pendingCR = false
-		}
-		_, err := out.Write(text)
+	return eachPiece(reader, func(piece []byte) error {
+		_, err := out.Write(bytes.TrimSuffix(piece, []byte("\n")))
 		return err
 	})
-	if errors.Is(err, io.EOF) && pendingCR {
-		return errors.Join(out.WriteByte('\r'), err)
+}
+
+// newlines turns the line ends of a source, CRLF or CR alone, into line feeds.
+type newlines struct {
+	source io.Reader
+	// afterCR is true when the last byte was a CR, whose line feed may be still to come.
+	afterCR bool
+}
+
+func (n *newlines) Read(p []byte) (int, error) {
+	for {
+		count, err := n.source.Read(p)
+		kept := n.convert(p[:count])
+		if kept > 0 || err != nil || count == 0 {
+			return kept, err
+		}
 	}
-	return err
+}
+
+// convert works in place and returns how many bytes are left.
+func (n *newlines) convert(p []byte) int {
+	if !n.afterCR && bytes.IndexByte(p, '\r') < 0 {
+		return len(p)
+	}
+	kept := 0
+	for _, c := range p {
+		if c != '\n' || !n.afterCR {
+			p[kept] = c
+			if c == '\r' {
+				p[kept] = '\n'
+			}
+			kept++
+		}
+		n.afterCR = c == '\r'
+	}
+	return kept
 }
 
 // eachPiece reads to the end of the line and hands out what it reads, the line feed included. io.EOF means that the

@@ -213,10 +213,23 @@ func (c *call) lookup(name string) (string, bool) {
 	return c.service.config.Lookup(name)
 }
 
+// paths returns the repeated path parameter as it was sent.
+func (c *call) paths() ([]string, error) {
+	given := c.request.URL.Query()["path"]
+	if len(given) == 0 {
+		return nil, missingQuery("path")
+	}
+	return given, nil
+}
+
 // resolveAll resolves the repeated path parameter.
 func (c *call) resolveAll() ([]string, error) {
-	var all []string
-	for _, text := range c.request.URL.Query()["path"] {
+	given, err := c.paths()
+	if err != nil {
+		return nil, err
+	}
+	all := make([]string, 0, len(given))
+	for _, text := range given {
 		p, err := c.resolve(text)
 		if err != nil {
 			return nil, err
