@@ -88,9 +88,10 @@ async def test_b075_fork_bomb(client: AsyncClient, neighbour: AsyncSandbox, bomb
 
 async def test_b077_shared_memory_size(box: AsyncSandbox, client: AsyncClient) -> None:
     size = "df --output=size -B1 /dev/shm | tail -1"
-    assert int((await box.commands.run(size)).stdout) == 256 << 20
-    counted = await box.commands.run("head -c 200M /dev/zero > /dev/shm/x; echo $?", timeout=20)
-    assert counted.stdout != "0\n", "shared memory counts in the memory limit of 128 MiB"
+    assert int((await box.commands.run(size)).stdout) == 64 << 20, "half of the memory limit"
+    counted = "head -c 60M /dev/zero > /dev/shm/x; python3 -c 'bytearray(80 << 20)'; echo $?"
+    assert (await box.commands.run(counted, timeout=20)).stdout != "0\n", "its files count as memory"
+    assert (await box.commands.run("rm /dev/shm/x; echo alive")).stdout == "alive\n"
     wanted = {"memory": "1Gi", "shm": "64Mi"}
     async with await AsyncSandbox.create("host", resources=wanted, client=client) as other:
         assert int((await other.commands.run(size)).stdout) == 64 << 20
