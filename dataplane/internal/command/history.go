@@ -58,6 +58,7 @@ func (c *Command) status() (*statusBody, error) {
 	}
 	code, finished := c.outcome.Code(), stamp(c.finished)
 	body.ExitCode, body.FinishedAt, body.Reason = &code, &finished, c.outcome.Reason()
+	body.MemoryLimitHit = c.outcome.Exit.MemoryLimitHit
 	if body.Reason != "" {
 		failure := c.outcome.Failure()
 		body.Error = failure.Traceback[0]

@@ -21,6 +21,7 @@ const (
 	ReasonOOM         = "oom"
 	ReasonStart       = "start"
 	ReasonNotFound    = "not_found"
+	ReasonLost        = "session_reset"
 )
 
 // Names of errors that clients see. The first is the official one for every ordinary failure.
@@ -29,6 +30,7 @@ const (
 	nameTimeout   = "CommandTimeoutError"
 	nameInterrupt = "CommandInterruptedError"
 	nameOOM       = "CommandOutOfMemoryError"
+	nameLost      = "SessionResetError"
 )
 
 // Exit codes that shells use for commands that could not be started.
@@ -37,12 +39,18 @@ const (
 	codeNotExecutable = 126
 )
 
+// lost is what a session says whose shell a script made unusable.
+const lost = "the session's shell stopped executing commands (as after set -n, or when its builtins were redefined) " +
+	"and did not say how this one ended; the session goes on with a new shell"
+
 // Outcome is how a command, or a run in a session, ended.
 type Outcome struct {
 	Exit process.Exit
 	// Stopped is ReasonTimeout or ReasonInterrupted when we ended it.
 	Stopped string
 	Timeout time.Duration
+	// Lost is true when the session's shell stopped taking orders, so that no status is known.
+	Lost bool
 	// Start is the failure to start at all.
 	Start error
 }
@@ -56,6 +64,8 @@ func (o *Outcome) Reason() string {
 		return ReasonStart
 	case o.Stopped != "":
 		return o.Stopped
+	case o.Lost:
+		return ReasonLost
 	case o.Exit.OOM:
 		return ReasonOOM
 	case o.Exit.Signal != 0:
@@ -80,7 +90,9 @@ func (o *Outcome) Code() int {
 // Failure is the terminal event of an outcome that is no success.
 func (o *Outcome) Failure() stream.Failure {
 	reason := o.Reason()
-	failure := stream.Failure{Name: nameExec, Value: strconv.Itoa(o.Code()), Reason: reason}
+	failure := stream.Failure{
+		Name: nameExec, Value: strconv.Itoa(o.Code()), Reason: reason, MemoryLimitHit: o.Exit.MemoryLimitHit,
+	}
 	if o.Exit.Signal != 0 {
 		failure.Signal = process.SignalName(o.Exit.Signal)
 	}
@@ -88,6 +100,9 @@ func (o *Outcome) Failure() stream.Failure {
 	case ReasonStart, ReasonNotFound:
 		failure.Value = o.Start.Error()
 		failure.Traceback = []string{o.Start.Error()}
+		return failure
+	case ReasonLost:
+		failure.Name, failure.Value, failure.Traceback = nameLost, lost, []string{lost}
 		return failure
 	case ReasonTimeout:
 		failure.Name = nameTimeout

@@ -107,15 +107,17 @@ func (s *Service) interrupt(w http.ResponseWriter, r *http.Request) {
 
 // statusBody is what status says. Members without a value are left out.
 type statusBody struct {
-	ID          string     `json:"id"`
-	Content     string     `json:"content"`
-	Running     bool       `json:"running"`
-	ExitCode    *int       `json:"exit_code,omitempty"`
-	Error       string     `json:"error,omitempty"`
-	Reason      string     `json:"reason,omitempty"`
-	StartedAt   time.Time  `json:"started_at"`
-	FinishedAt  *time.Time `json:"finished_at,omitempty"`
-	OutputBytes int64      `json:"output_bytes"`
+	ID       string `json:"id"`
+	Content  string `json:"content"`
+	Running  bool   `json:"running"`
+	ExitCode *int   `json:"exit_code,omitempty"`
+	Error    string `json:"error,omitempty"`
+	Reason   string `json:"reason,omitempty"`
+	// MemoryLimitHit says that the kernel killed something for memory while this ran.
+	MemoryLimitHit bool       `json:"memory_limit_hit,omitempty"`
+	StartedAt      time.Time  `json:"started_at"`
+	FinishedAt     *time.Time `json:"finished_at,omitempty"`
+	OutputBytes    int64      `json:"output_bytes"`
 	// TruncatedBytes counts the oldest bytes of output that are no longer kept.
 	TruncatedBytes int64 `json:"truncated_bytes,omitempty"`
 }

@@ -111,7 +111,7 @@ func (s *Service) spec(id string, p *plan, l *launch, stdio *output.Stdio) proce
 	}
 	return process.Spec{
 		ID: id, Path: l.path, Argv: l.argv, Env: p.variables.List(), Dir: p.cwd,
-		User: p.identity.Credential, Files: files,
+		User: p.identity.Credential, Files: files, Run: true,
 	}
 }
 

@@ -48,6 +48,8 @@ func (c *cell) stop(reason string) {
 // follow serves a child until it says that it is done (true) or its process ended (false). Ask tells
 // it to stop.
 func (c *cell) follow(ch *child, ask func()) bool {
+	ch.process.BeginRun()
+	defer ch.process.EndRun(0)
 	frames := ch.frames
 	var insist <-chan time.Time
 	asked := 0

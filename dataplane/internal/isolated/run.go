@@ -96,6 +96,7 @@ func (e ending) failure() *stream.Failure {
 	if sentence, reason := e.trouble(); sentence != "" {
 		made := &stream.Failure{
 			Name: "RuntimeError", Value: sentence, Traceback: []string{sentence}, Reason: reason, Text: sentence,
+			MemoryLimitHit: e.exit.MemoryLimitHit,
 		}
 		if e.exit.Signal != 0 {
 			made.Signal = process.SignalName(e.exit.Signal)
@@ -108,6 +109,7 @@ func (e ending) failure() *stream.Failure {
 	code := strconv.Itoa(e.exit.Code)
 	return &stream.Failure{
 		Name: "ExitError", Value: code, Traceback: []string{"exit status " + code}, Reason: "exit", Text: code,
+		MemoryLimitHit: e.exit.MemoryLimitHit,
 	}
 }
 
@@ -140,14 +142,13 @@ func (s *session) supervise(r *run, limit time.Duration) {
 }
 
 func (s *session) await(limit time.Duration) ending {
-	killsBefore := s.service.supervisor.OOMKills()
+	s.shell.process.BeginRun()
 	expired, cancel := after(limit)
 	defer cancel()
 	end := ending{limit: limit}
 	select {
 	case code := <-s.shell.results:
-		end.exit = process.Exit{Code: code}
-		end.exit.OOM = end.exit.LooksKilled() && s.service.supervisor.OOMKills() > killsBefore
+		end.exit = s.shell.process.EndRun(code)
 		return end
 	case <-s.shell.process.Done():
 	case <-expired:
@@ -218,6 +219,7 @@ func (s *session) backgroundSpec(
 	return process.Spec{
 		ID: id, Path: s.as.program, Argv: []string{"bash", "--noprofile", "--norc", "-c", line},
 		Env: s.as.variables.List(), Dir: s.as.cwd, User: s.as.credential, Files: files, Inside: s.world.join,
+		Run: true,
 	}
 }
 

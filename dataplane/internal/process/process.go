@@ -9,6 +9,7 @@ import (
 	"log"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -34,6 +35,8 @@ type Spec struct {
 	// Inside takes the thread that forks into the world of the process, such as its namespaces. The
 	// thread is thrown away afterwards. Nil forks in the daemon's world.
 	Inside func() error
+	// Run says that the process is one run from its start to its end. Others begin runs or have none.
+	Run bool
 	// Ambient are capabilities that the process gets besides those that every process here has.
 	Ambient []uintptr
 }
@@ -75,18 +78,23 @@ type Process struct {
 	Tree *Tree
 
 	supervisor *Supervisor
-	oomBefore  uint64
-	done       chan struct{}
-	exit       Exit
+	account    *account
+	// killed is true once we sent a SIGKILL ourselves.
+	killed atomic.Bool
+	done   chan struct{}
+	exit   Exit
 }
 
 // Exit says how a process ended. Signal is 0 unless it was killed; then Code is 128 plus the signal.
 type Exit struct {
 	Code   int
 	Signal syscall.Signal
-	// OOM is true when the kernel killed something of this sandbox for memory meanwhile, and the
-	// end of this process looks like it: killed, or a shell that reports a killed child.
+	// OOM is true when the end looks like a kill for memory (killed, or a shell that reports a killed
+	// child) and such a kill happened meanwhile that nobody else claimed.
 	OOM bool
+	// MemoryLimitHit is true with OOM, and also when kills for memory happened while nothing but this
+	// ran, however it ended.
+	MemoryLimitHit bool
 }
 
 // LooksKilled reports whether the process, or the last one that a shell waited for, got SIGKILL.
@@ -97,18 +105,6 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Exit is valid after Done.
 func (p *Process) Exit() Exit { return p.exit }
-
-func (p *Process) finish(status unix.WaitStatus) {
-	if status.Signaled() {
-		p.exit = Exit{Code: 128 + int(status.Signal()), Signal: status.Signal()}
-	} else {
-		p.exit = Exit{Code: status.ExitStatus()}
-	}
-	if p.exit.LooksKilled() {
-		p.exit.OOM = p.supervisor.oom.read() > p.oomBefore
-	}
-	close(p.done)
-}
 
 // SignalGroup sends a signal to the process group of the process, as long as it lives.
 func (p *Process) SignalGroup(sig syscall.Signal) {

@@ -29,7 +29,7 @@ type Options struct {
 // Supervisor forks and reaps. There is one in a daemon.
 type Supervisor struct {
 	groups *groups
-	oom    *oomCounter
+	ledger *ledger
 	forks  chan func()
 	pids   *os.File
 
@@ -40,7 +40,7 @@ type Supervisor struct {
 
 // NewSupervisor makes the daemon the reaper of its descendants and starts reaping.
 func NewSupervisor(options Options) (*Supervisor, error) {
-	s := &Supervisor{groups: newGroups(options.Cgroup), oom: newOOMCounter(), children: map[int]*Process{}}
+	s := &Supervisor{groups: newGroups(options.Cgroup), ledger: newLedger(newOOMCounter().read), children: map[int]*Process{}}
 	s.pids = options.Pids
 	if err := becomeReaper(); err != nil {
 		return nil, err
@@ -89,9 +89,10 @@ func (s *Supervisor) forkInside(tasks *os.File) error {
 func (s *Supervisor) Start(spec Spec) (*Process, error) {
 	spec.ownPipes()
 	tree := s.groups.take(spec.ID)
-	process := &Process{supervisor: s, Tree: tree, done: make(chan struct{}), oomBefore: s.oom.read()}
+	process := &Process{supervisor: s, Tree: tree, done: make(chan struct{}), account: s.ledger.open(spec.Run)}
 	err := s.fork(process, spec)
 	if err != nil {
+		s.ledger.end(process.account)
 		s.groups.give(tree)
 		return nil, err
 	}
@@ -203,12 +204,12 @@ func (s *Supervisor) signalChild(p *Process, target int, sig unix.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.children[p.PID] == p {
+		if sig == unix.SIGKILL {
+			p.killed.Store(true)
+		}
 		ignoreGone(unix.Kill(target, sig))
 	}
 }
-
-// OOMKills counts the processes of this sandbox that the kernel killed for memory.
-func (s *Supervisor) OOMKills() uint64 { return s.oom.read() }
 
 // KillAll ends every descendant of the daemon, for the moment before it exits.
 func (s *Supervisor) KillAll() {

@@ -4,6 +4,7 @@
 package process
 
 import (
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,6 +23,8 @@ type Tree struct {
 	id     string
 	group  *group
 	leader int
+	// killed is true once we ended the tree.
+	killed atomic.Bool
 }
 
 // Empty reports whether no process of the tree runs any more. Zombies do not count.
@@ -35,6 +38,7 @@ func (t *Tree) Empty() bool {
 
 // Kill ends every process of the tree and returns when none is left.
 func (t *Tree) Kill() {
+	t.killed.Store(true)
 	deadline := time.Now().Add(killBound)
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		if t.group == nil || !t.group.kill() {

@@ -112,11 +112,14 @@ type Failure struct {
 	Name      string
 	Value     string
 	Traceback []string
-	// Reason is a stable word for programs: exit, signal, timeout, interrupted, oom, start.
+	// Reason is a stable word for programs: exit, signal, timeout, interrupted, oom, start, session_reset.
 	Reason string
 	Signal string
+	// MemoryLimitHit says that the kernel killed something for memory meanwhile.
+	MemoryLimitHit bool
 	// Text repeats the value for clients of isolated sessions, which look for it there.
-	Text string
+	Text  string
+	reset bool
 }
 
 func appendFailure(dst []byte, f Failure) []byte {
@@ -136,13 +139,24 @@ func appendFailure(dst []byte, f Failure) []byte {
 	if f.Signal != "" {
 		dst = appendQuoted(append(dst, `,"signal":`...), f.Signal)
 	}
+	if f.MemoryLimitHit {
+		dst = append(dst, `,"memory_limit_hit":true`...)
+	}
 	if f.Text != "" {
 		dst = appendQuoted(append(dst, `,"text":`...), f.Text)
 	}
-	return appendEnd(dst)
+	return appendEnd(appendReset(dst, f.reset))
 }
 
-func appendComplete(dst []byte, took time.Duration) []byte {
+// appendReset tells that a session lost its shell, with what was not exported.
+func appendReset(dst []byte, reset bool) []byte {
+	if reset {
+		dst = append(dst, `,"session_reset":true`...)
+	}
+	return dst
+}
+
+func appendComplete(dst []byte, took time.Duration, reset bool) []byte {
 	dst = append(appendHead(dst, "execution_complete"), `,"execution_time":`...)
-	return appendEnd(strconv.AppendInt(dst, took.Milliseconds(), 10))
+	return appendEnd(appendReset(strconv.AppendInt(dst, took.Milliseconds(), 10), reset))
 }
