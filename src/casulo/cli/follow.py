@@ -66,7 +66,7 @@ def code_of(end: Ending) -> int:
 
 def describe_end(end: Ending) -> None:
     """Say on stderr how it ended where the exit code alone would mislead."""
-    if end.timed_out or end.out_of_memory or end.exit_code is None:
+    if end.timed_out or end.out_of_memory or end.exit_code is None or end.reason == "signal":
         note(f"osb: {end.sentence()}")
 
 
