@@ -48,14 +48,15 @@ func (d *daemon) call(method, path string, body any) (int, string) {
 
 // event is any event of a stream.
 type event struct {
-	Type      string
-	Timestamp int64
-	Text      string
-	Base64    string
-	Offset    int64
-	Reason    string
-	Signal    string
-	Error     struct {
+	Type         string
+	Timestamp    int64
+	Text         string
+	Base64       string
+	Offset       int64
+	Reason       string
+	Signal       string
+	SessionReset bool `json:"session_reset"`
+	Error        struct {
 		Ename     string
 		Evalue    string
 		Traceback []string

@@ -5,6 +5,8 @@ package session
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"regexp"
 	"strings"
 
 	"casulo.dev/dataplane/internal/api"
@@ -24,9 +26,10 @@ type descriptors struct {
 type dialect struct {
 	args []string
 	fds  descriptors
-	// execute runs the text; the verb is the change of directory, or nothing.
+	// execute says that it begins (begun) and runs the text. The verbs are the name of a variable and
+	// the change of directory, or nothing.
 	execute string
-	// report writes the exit status, then keeps the state.
+	// report writes the exit status, then keeps the state. A shell that cannot report exits with it.
 	report string
 	// restore takes over the state of an earlier shell.
 	restore string
@@ -34,41 +37,68 @@ type dialect struct {
 	keep string
 	// startup sources the file that BASH_ENV names, which may read its input.
 	startup string
+	// chain and unchain surround a text that sets a trap for the shell's exit.
+	chain, unchain string
 }
 
 // bash evaluates the text at top level, where functions, variables and loops mean what they mean in
-// a script. Its descriptors are far above those that scripts use.
+// a script. Its descriptors are far above those that scripts use, and its own output and errors are
+// closed: nothing that it says about our lines can reach the user. The variable that takes the text
+// has a new name each time (%[1]s), so no earlier text can have made it readonly.
 var bash = dialect{
 	args: []string{"--noprofile", "--norc", "-s"},
 	fds:  descriptors{text: 90, output: 91, status: 92, state: 93},
-	execute: `IFS= \builtin read -r -d '' __casulo </proc/self/fd/90 || \builtin :; ` +
-		`\builtin export -n __casulo; %s\builtin eval "$__casulo" 0</dev/null 1>&91 2>&91 90<&- 91>&- 92>&-; `,
-	report:  `\builtin printf '%s\n' "$?" >&92; \builtin unset __casulo; \builtin export -p >|/proc/self/fd/93`,
+	execute: `IFS= \builtin read -r -d '' %[1]s </proc/self/fd/90 && \builtin export -n %[1]s && ` +
+		`\builtin printf '+\n' >&92 && %[2]s\builtin eval "$%[1]s" 0</dev/null 1>&91 90<&- 91>&- 92>&- 2>&1; `,
+	report: `\builtin eval "\builtin printf '%%s\n' $? >&92 || \builtin exit $?"; \builtin unset %[1]s; ` +
+		`\builtin export -p >|/proc/self/fd/93`,
 	restore: `\builtin . /proc/self/fd/93; \builtin cd -- "$PWD"`,
-	keep:    `\builtin export -p >|/proc/self/fd/93; \builtin trap '\builtin export -p >|/proc/self/fd/93' EXIT`,
+	keep: `exec >&- 2>&-; \builtin export -p >|/proc/self/fd/93; ` +
+		`\builtin trap '` + saveBash + `' EXIT`,
 	startup: `\builtin export BASH_ENV=%[1]s; [ -f "$BASH_ENV" ] && \builtin . "$BASH_ENV" ` +
-		`0</dev/null 1>&91 2>&91 90<&- 91>&- 92>&-`,
+		`0</dev/null 1>&91 90<&- 92>&- 91>&- 2>&1`,
+	chain: chainTraps, unchain: `; \builtin unset -f trap`,
 }
+
+// saveBash is what a shell does last.
+const saveBash = `\builtin export -p >|/proc/self/fd/93`
+
+// chainTraps lets a trap for the shell's exit, which would replace ours, do our work as well.
+const chainTraps = `trap() { [[ ${1-} != -- ]] || \builtin shift; \builtin trap "$@" || \builtin return; ` +
+	`[[ $# -gt 1 && $1 != -[lpP]* && $BASHPID == "$$" && " ${@:2} " == *\ @(EXIT|exit|SIGEXIT|0)\ * ]] || \builtin return 0; ` +
+	`[[ $1 != - ]] || \builtin set -- ''; \builtin trap -- "$1"$'\n''` + saveBash + `' EXIT; }; `
+
+// settingTrap finds texts that set a trap for the shell's exit.
+var settingTrap = regexp.MustCompile(`\btrap\b[\s\S]*\b(EXIT|exit|SIGEXIT|0)\b`)
 
 // posix sources the text, because a plain sh can neither read up to a NUL byte nor name descriptors
 // above 9. An error in a special builtin may end such a shell; the next run then gets a new one.
 var posix = dialect{
 	args:    []string{"-s"},
 	fds:     descriptors{text: 9, output: 8, status: 7, state: 6},
-	execute: `%scommand . /proc/self/fd/9 0</dev/null 1>&8 2>&8 8>&- 7>&-; `,
-	report:  `printf '%s\n' "$?" >&7; export -p >|/proc/self/fd/6`,
+	execute: `\printf '+\n' >&7 && %[2]s\command . /proc/self/fd/9 0</dev/null 1>&8 8>&- 7>&- 2>&1; `,
+	report:  `\eval "\printf '%%s\n' $? >&7 || \exit $?"; \export -p >|/proc/self/fd/6`,
 	restore: `. /proc/self/fd/6; cd -- "$PWD"`,
-	keep:    `export PWD; export -p >|/proc/self/fd/6; trap 'export -p >|/proc/self/fd/6' EXIT`,
+	keep:    `exec >&- 2>&-; export PWD; export -p >|/proc/self/fd/6; trap 'export -p >|/proc/self/fd/6' EXIT`,
 	startup: `export ENV=%[1]s`,
 }
 
-// run is the line that executes the text in cwd, a path of a request, or where the shell is.
-func (d *dialect) run(cwd string) string {
-	enter := ""
+// begun is the line on the status channel that precedes the exit status: without it, the text was
+// not executed.
+const begun = "+"
+
+// run is the line that executes a script in cwd, a path of a request, or where the shell is.
+func (d *dialect) run(script, cwd string) string {
+	enter, chain, unchain := "", "", ""
 	if cwd != "" {
 		enter = fmt.Sprintf(`cd -- %s 2>&%d >/dev/null && `, word(cwd), d.fds.output)
 	}
-	return fmt.Sprintf(d.execute, enter) + d.report + "\n"
+	if settingTrap.MatchString(script) {
+		chain, unchain = d.chain, d.unchain
+	}
+	name := fmt.Sprintf("__casulo_%x", rand.Uint64())
+	line := strings.NewReplacer("%[1]s", name, "%[2]s", enter, "%%", "%")
+	return chain + line.Replace(d.execute+d.report) + unchain + "\n"
 }
 
 // text is what the text descriptor has to hold for a script.

@@ -207,6 +207,9 @@ func follow(w http.ResponseWriter, r *http.Request, id string, started *run) {
 		return
 	}
 	<-started.done
+	if started.reset {
+		events.MarkReset()
+	}
 	if started.outcome.Reason() != "" {
 		events.Fail(started.outcome.Failure())
 		return

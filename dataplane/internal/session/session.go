@@ -11,12 +11,12 @@ import (
 	"log"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"casulo.dev/dataplane/internal/command"
 	"casulo.dev/dataplane/internal/environment"
 	"casulo.dev/dataplane/internal/output"
-	"casulo.dev/dataplane/internal/process"
 )
 
 // Limits of a run.
@@ -24,6 +24,9 @@ const (
 	defaultTimeout = 24 * time.Hour
 	stopGrace      = 2 * time.Second
 	logLimit       = 64 << 20
+	// How soon and how often a look is taken at a shell that has not reported.
+	firstLook = 25 * time.Millisecond
+	lastLook  = 400 * time.Millisecond
 )
 
 var (
@@ -47,7 +50,9 @@ type Session struct {
 	mu      sync.Mutex
 	running bool
 	closed  bool
-	shell   *shell // only touched by the holder of the turn
+	// Only the holder of the turn touches these.
+	shell *shell
+	told  bool // a run already said that this shell is gone
 }
 
 // run is one script in a session.
@@ -57,7 +62,10 @@ type run struct {
 	started time.Time
 	took    time.Duration
 	outcome *command.Outcome
-	done    chan struct{}
+	// reset is true when the run lost the shell, or found a new one: functions and unexported
+	// variables of earlier runs are gone.
+	reset bool
+	done  chan struct{}
 }
 
 // open starts the shell, so that the first run finds it ready.
@@ -82,10 +90,11 @@ func (s *Session) startDirectory() string {
 
 // begin runs a script; the caller holds the turn, which the run gives back at its end.
 func (s *Session) begin(script, cwd string, timeout time.Duration) (*run, error) {
-	if err := s.revive(); err != nil {
+	reset, err := s.revive()
+	if err != nil {
 		return nil, err
 	}
-	r := &run{log: output.NewLog(s.service.store, logLimit), started: time.Now(), done: make(chan struct{})}
+	r := &run{log: output.NewLog(s.service.store, logLimit), started: time.Now(), done: make(chan struct{}), reset: reset}
 	r.reader = r.log.Attach()
 	s.setRunning(true)
 	s.shell.direct(r.log)
@@ -94,32 +103,57 @@ func (s *Session) begin(script, cwd string, timeout time.Duration) (*run, error)
 		r.reader.Detach()
 		return nil, err
 	}
-	go s.supervise(r, timeout)
+	again := func() error { return s.again(r, script, cwd) }
+	go s.supervise(r, timeout, again)
 	return r, nil
 }
 
-// revive replaces a shell that ended by itself or was killed.
-func (s *Session) revive() error {
+// again hands a script over to a new shell, because the one before did not get to executing it.
+func (s *Session) again(r *run, script, cwd string) error {
+	s.retire()
+	if _, err := s.revive(); err != nil {
+		return err
+	}
+	s.shell.direct(r.log)
+	return s.shell.execute(script, cwd)
+}
+
+// retire ends a shell that no longer takes orders. What its runs left in the background lives on.
+func (s *Session) retire() {
+	s.shell.process.SignalOther(s.shell.process.PID, syscall.SIGKILL)
+	<-s.shell.process.Done()
+	s.shell.pump.Drain()
+	s.shell.direct(nil)
+}
+
+// revive replaces a shell that ended by itself or was killed. It reports true when no run has told so.
+func (s *Session) revive() (untold bool, err error) {
 	if s.shell != nil && s.shell.alive() {
-		return nil
+		return false, nil
 	}
 	if s.shell != nil {
 		s.shell.release()
 		s.shell = nil
 	}
 	started, err := startShell(s)
-	if err == nil {
-		s.shell = started
+	if err != nil {
+		return false, err
 	}
-	return err
+	untold, s.told = !s.told, false
+	s.shell = started
+	return untold, nil
 }
 
 // supervise follows a run to its end and passes the turn on.
-func (s *Session) supervise(r *run, timeout time.Duration) {
-	r.outcome = s.await(timeout)
+func (s *Session) supervise(r *run, timeout time.Duration, again func() error) {
+	r.outcome = s.await(r, timeout, again)
 	r.log.Relax()
-	s.shell.pump.Drain()
-	s.shell.direct(nil)
+	if s.shell != nil {
+		s.shell.pump.Drain()
+		s.shell.direct(nil)
+		s.told = !s.shell.alive()
+		r.reset = r.reset || s.told
+	}
 	r.took = time.Since(r.started)
 	r.log.Seal()
 	s.setRunning(false)
@@ -127,26 +161,91 @@ func (s *Session) supervise(r *run, timeout time.Duration) {
 	s.pass()
 }
 
-// await waits for the script's status, for the shell's death, or for a reason to stop both.
-func (s *Session) await(timeout time.Duration) *command.Outcome {
+// await waits for the script's status, for the shell's death, or for a reason to stop both. A shell
+// that did not execute the script is replaced by one that does, once.
+func (s *Session) await(r *run, timeout time.Duration, again func() error) *command.Outcome {
 	outcome := &command.Outcome{Timeout: timeout}
-	killsBefore := s.service.supervisor.OOMKills()
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	select {
-	case code := <-s.shell.results:
-		outcome.Exit = process.Exit{Code: code}
-		outcome.Exit.OOM = outcome.Exit.LooksKilled() && s.service.supervisor.OOMKills() > killsBefore
-		return outcome
-	case <-s.shell.process.Done():
-	case <-timer.C:
-		outcome.Stopped = command.ReasonTimeout
+	verdict := s.attempt(outcome, timer.C)
+	if verdict == notExecuted {
+		r.reset = true
+		if outcome.Start = again(); outcome.Start != nil {
+			return outcome
+		}
+		verdict = s.attempt(outcome, timer.C)
+	}
+	if verdict == notExecuted || verdict == unclear {
+		s.retire()
+		outcome.Lost, r.reset = true, true
+	}
+	return outcome
+}
+
+// verdict says how an attempt to execute a script ended.
+type verdict uint8
+
+const (
+	ended       verdict = iota // with a status, or together with the shell
+	stopped                    // by us
+	notExecuted                // the shell did not get to it
+	unclear                    // executed, but the shell did not say how it ended
+)
+
+// attempt waits for the end of what the shell was handed.
+func (s *Session) attempt(outcome *command.Outcome, timeout <-chan time.Time) verdict {
+	s.shell.process.BeginRun()
+	pause := firstLook
+	look := time.NewTimer(pause)
+	defer look.Stop()
+	for {
+		select {
+		case code := <-s.shell.results:
+			outcome.Exit = s.shell.process.EndRun(code)
+			return ended
+		case <-s.shell.process.Done():
+			return s.autopsy(outcome)
+		case <-look.C:
+			if s.shell.idle() {
+				return s.inquire(outcome)
+			}
+			pause = min(2*pause, lastLook)
+			look.Reset(pause)
+			continue
+		case <-timeout:
+			outcome.Stopped = command.ReasonTimeout
+		case outcome.Stopped = <-s.stops:
+		}
 		s.shell.end(stopGrace)
-	case outcome.Stopped = <-s.stops:
-		s.shell.end(stopGrace)
+		outcome.Exit = s.shell.process.Exit()
+		return stopped
+	}
+}
+
+// autopsy is the verdict on a shell that is gone: by exit, exec or a signal of the script.
+func (s *Session) autopsy(outcome *command.Outcome) verdict {
+	code, reported, executed := s.shell.heard()
+	if !executed {
+		return notExecuted
 	}
 	outcome.Exit = s.shell.process.Exit()
-	return outcome
+	if reported {
+		outcome.Exit = s.shell.process.EndRun(code)
+	}
+	return ended
+}
+
+// inquire is the verdict on a shell that waits for orders.
+func (s *Session) inquire(outcome *command.Outcome) verdict {
+	code, reported, executed := s.shell.heard()
+	switch {
+	case reported:
+		outcome.Exit = s.shell.process.EndRun(code)
+		return ended
+	case executed:
+		return unclear
+	}
+	return notExecuted
 }
 
 // stop ends the running script, if there is one.

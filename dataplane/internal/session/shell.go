@@ -4,14 +4,13 @@
 package session
 
 import (
-	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -33,10 +32,15 @@ type shell struct {
 	orders  *os.File // its standard input: the lines it executes
 	text    *os.File
 	pump    *output.Pump
+	status  *output.Pump
 	results chan int
+	// probed is true while an empty line waits that the shell reads only when it is done.
+	probed bool
 
-	mu   sync.Mutex
-	sink *output.Log // where its output goes now; nil means nowhere
+	mu     sync.Mutex
+	sink   *output.Log // where its output goes now; nil means nowhere
+	report []byte      // an unfinished line of the status channel
+	begun  bool
 }
 
 // ends are the descriptors that only the child needs.
@@ -67,10 +71,14 @@ func startShell(s *Session) (*shell, error) {
 	if sh.process, err = s.service.supervisor.Start(spec); err != nil {
 		return nil, errors.Join(err, closeAll(sh.orders, sh.text, status, printed))
 	}
-	if sh.pump, err = output.StartPump(printed, sh.print); err != nil {
+	sh.pump, err = output.StartPump(printed, sh.print)
+	if err != nil {
 		return nil, err
 	}
-	go sh.readResults(status)
+	sh.status, err = output.StartPump(status, sh.hear)
+	if err != nil {
+		return nil, err
+	}
 	return sh, sh.order(kind.prepare(startup, restored))
 }
 
@@ -111,13 +119,13 @@ func (sh *shell) connect(child *ends, state *os.File, spec *process.Spec) (statu
 	}
 	orders, toShell, err1 := os.Pipe()
 	printed, printEnd, err2 := output.Pipe()
-	status, statusEnd, err3 := os.Pipe()
+	status, reportEnd, err3 := output.Pipe()
 	null, err4 := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		return nil, nil, errors.Join(err, closeAll(sh.text, orders, toShell, printed, status, statusEnd, null))
+		return nil, nil, errors.Join(err, closeAll(sh.text, orders, toShell, printed, status, null))
 	}
 	sh.orders = toShell
-	print := os.NewFile(uintptr(printEnd), "print")
+	print, statusEnd := os.NewFile(uintptr(printEnd), "print"), os.NewFile(uintptr(reportEnd), "status")
 	child.files, child.null = []*os.File{orders, print, statusEnd, null}, null
 	fds := sh.dialect.fds
 	spec.Files = layout(map[int]*os.File{
@@ -182,7 +190,10 @@ func (sh *shell) execute(script, cwd string) error {
 	if _, err := io.WriteString(io.NewOffsetWriter(sh.text, 0), sh.dialect.text(script)); err != nil {
 		return err
 	}
-	return sh.order(sh.dialect.run(cwd))
+	sh.mu.Lock()
+	sh.begun, sh.probed = false, false
+	sh.mu.Unlock()
+	return sh.order(sh.dialect.run(script, cwd))
 }
 
 // order writes a line. A shell that is gone is no error here: its end is seen anyway.
@@ -210,15 +221,64 @@ func (sh *shell) direct(sink *output.Log) {
 	sh.sink = sink
 }
 
-// readResults passes on exit statuses until the shell closed its end.
-func (sh *shell) readResults(status *os.File) {
-	defer status.Close()
-	lines := bufio.NewScanner(status)
-	for lines.Scan() {
-		if code, err := strconv.Atoi(strings.TrimSpace(lines.Text())); err == nil {
-			sh.results <- code
+// hear takes what the shell says on the status channel.
+func (sh *shell) hear(data []byte) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.report = append(sh.report, data...)
+	for {
+		line, rest, found := bytes.Cut(sh.report, []byte("\n"))
+		if !found {
+			return
 		}
+		sh.take(string(line))
+		sh.report = append([]byte(nil), rest...)
 	}
+}
+
+// take notes a line. A status without a beginning is that of our own orders: it says nothing.
+func (sh *shell) take(line string) {
+	if line == begun {
+		sh.begun = true
+		return
+	}
+	code, err := strconv.Atoi(line)
+	if err != nil || !sh.begun {
+		return
+	}
+	select {
+	case sh.results <- code:
+	default:
+		// The run has its status already.
+	}
+}
+
+// heard says, for a shell that is through with its orders or gone, what it had to say.
+func (sh *shell) heard() (code int, reported, executed bool) {
+	sh.status.Drain()
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	select {
+	case code := <-sh.results:
+		return code, true, true
+	default:
+		return 0, false, sh.begun
+	}
+}
+
+// idle reports whether the shell is back at reading orders. It reads one line at a time, so that an
+// empty line, sent once it has taken the order, stays in the pipe for as long as the order takes.
+// A look costs one system call; a shell whose user turned execution off can be known by nothing else.
+func (sh *shell) idle() bool {
+	unread, err := unix.IoctlGetInt(int(sh.orders.Fd()), unix.TIOCINQ)
+	if err != nil || unread > 0 {
+		return false
+	}
+	if sh.probed {
+		return true
+	}
+	sh.probed = true
+	return sh.order("\n") != nil
 }
 
 // alive reports whether the shell can take another script.
@@ -234,6 +294,7 @@ func (sh *shell) alive() bool {
 // release gives back what a dead shell held. Background jobs of its runs live on.
 func (sh *shell) release() {
 	sh.process.Release()
+	sh.status.Abandon()
 	if err := closeAll(sh.orders, sh.text); err != nil {
 		log.Printf("event=shell_not_released error=%q", err)
 	}

@@ -57,6 +57,7 @@ type Stream struct {
 	out     buffer
 	framing framing
 	chunk   []byte
+	reset   bool
 }
 
 // Open commits the answer to a stream: no JSON error is possible afterwards.
@@ -121,15 +122,19 @@ func (s *Stream) await(ctx context.Context, reader *output.Reader, beat *time.Ti
 	}
 }
 
+// MarkReset makes the terminal event say that the session goes on with a new shell.
+func (s *Stream) MarkReset() { s.reset = true }
+
 // Complete ends the stream of a command that succeeded. The terminal event leaves together with
 // the end of the answer.
 func (s *Stream) Complete(took time.Duration) {
-	s.out.add(appendComplete(s.out.bytes, took))
+	s.out.add(appendComplete(s.out.bytes, took, s.reset))
 	s.out.write()
 }
 
 // Fail ends the stream of a command that did not succeed.
 func (s *Stream) Fail(failure Failure) {
+	failure.reset = s.reset
 	s.out.add(appendFailure(s.out.bytes, failure))
 	s.out.write()
 }
