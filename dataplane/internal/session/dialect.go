@@ -60,8 +60,8 @@ var bash = dialect{
 	chain: chainTraps, unchain: `; \builtin unset -f trap`,
 }
 
-// saveBash is what a shell does last.
-const saveBash = `\builtin export -p >|/proc/self/fd/93`
+// saveBash is what a shell does last. Its errors are closed because a trap runs with those of the user.
+const saveBash = `{ \builtin export -p >|/proc/self/fd/93; } 2>&-`
 
 // chainTraps lets a trap for the shell's exit, which would replace ours, do our work as well.
 const chainTraps = `trap() { [[ ${1-} != -- ]] || \builtin shift; \builtin trap "$@" || \builtin return; ` +
@@ -79,7 +79,7 @@ var posix = dialect{
 	execute: `\printf '+\n' >&7 && %[2]s\command . /proc/self/fd/9 0</dev/null 1>&8 8>&- 7>&- 2>&1; `,
 	report:  `\eval "\printf '%%s\n' $? >&7 || \exit $?"; \export -p >|/proc/self/fd/6`,
 	restore: `. /proc/self/fd/6; cd -- "$PWD"`,
-	keep:    `exec >&- 2>&-; export PWD; export -p >|/proc/self/fd/6; trap 'export -p >|/proc/self/fd/6' EXIT`,
+	keep:    `exec >&- 2>&-; export PWD; export -p >|/proc/self/fd/6; trap '{ export -p >|/proc/self/fd/6; } 2>&-' EXIT`,
 	startup: `export ENV=%[1]s`,
 }
 
