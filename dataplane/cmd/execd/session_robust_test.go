@@ -4,6 +4,10 @@
 package main_test
 
 import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -103,4 +107,37 @@ func TestB015UserTrapsKeepTheState(t *testing.T) {
 	s.run("trap 'echo x' EXIT; trap - EXIT; (trap 'echo sub' EXIT; cd /); trap -p EXIT >/dev/null; export A=1; exit 2").
 		failedWith("CommandExecError", "2").printed("sub")
 	s.run("echo $A; type -t trap").succeeded().printed("1", "builtin")
+}
+
+// The writer may be far ahead of the events: what it printed must be on its way before the end is.
+func TestTheEndComesSoonAfterAFloodOfShortLines(t *testing.T) {
+	d := start(t, options{})
+	s := d.session(nil)
+	body := map[string]any{"command": "yes & sleep 0.3; kill $!; wait; date +%s%3N"}
+	for _, path := range []string{"/session/" + s.id + "/run", "/command"} {
+		response, err := d.try("POST", path, body, nil)
+		must(t, err)
+		var last, window []byte
+		chunk := make([]byte, 64<<10)
+		for err == nil {
+			var n int
+			n, err = response.Body.Read(chunk)
+			window = append(last, chunk[:n]...)
+			last = bytes.Clone(window[max(0, len(window)-400):])
+		}
+		equal(t, err, io.EOF)
+		must(t, response.Body.Close())
+		frames := strings.Split(strings.TrimSpace(string(last)), "\n\n")
+		var printed, end event
+		must(t, json.Unmarshal([]byte(frames[len(frames)-2]), &printed))
+		must(t, json.Unmarshal([]byte(frames[len(frames)-1]), &end))
+		finished, err := strconv.ParseInt(printed.Text, 10, 64)
+		must(t, err)
+		equal(t, end.Type, "execution_complete")
+		if behind := time.Now().UnixMilli() - finished; behind > 3000 {
+			t.Errorf("%s: the end is %d ms behind", path, behind)
+		} else {
+			t.Logf("%s: the end is %d ms behind", path, behind)
+		}
+	}
 }

@@ -4,6 +4,7 @@
 package output
 
 import (
+	"bytes"
 	"errors"
 	"sort"
 	"sync"
@@ -22,6 +23,14 @@ const (
 // maxChanges bounds how often the streams may alternate ahead of the slowest attached reader.
 const maxChanges = 32 << 10
 
+// How far the writer may run ahead of a paced reader, in bytes of events: a line costs its bytes and
+// what wraps them. The end of a command cannot arrive before everything that it printed, so whoever
+// follows it in lines of two bytes is not left with a thousand times as many events.
+const (
+	maxAhead = 8 << 20
+	lineCost = 56
+)
+
 // ErrDropped says that the wanted bytes were given up to stay within the bounds.
 var ErrDropped = errors.New("this part of the output is no longer kept")
 
@@ -37,6 +46,7 @@ type Log struct {
 	base    int64
 	tail    []byte // what follows the blocks, not spilled yet
 	end     int64
+	lines   int64 // how many line ends were appended
 	changes []change
 	readers []*Reader
 	sealed  bool
@@ -72,6 +82,7 @@ func (l *Log) Append(stream Stream, data []byte) {
 		l.mark(stream)
 		l.tail = append(l.tail, data[:n]...)
 		l.end += int64(n)
+		l.lines += lineEnds(data[:n])
 		data = data[n:]
 		l.notify()
 	}
@@ -91,7 +102,7 @@ func (l *Log) mark(stream Stream) {
 
 // makeRoom returns when the tail can take more.
 func (l *Log) makeRoom() {
-	for len(l.tail) >= blockSize || len(l.changes) >= maxChanges {
+	for len(l.tail) >= blockSize || len(l.changes) >= maxChanges || l.tooFarAhead() {
 		if len(l.tail) >= blockSize && l.spill() {
 			continue
 		}
@@ -103,6 +114,23 @@ func (l *Log) makeRoom() {
 		}
 		l.room.Wait()
 	}
+}
+
+// tooFarAhead reports whether a paced reader has more to send than a moment's work.
+func (l *Log) tooFarAhead() bool {
+	if l.relaxed {
+		return false
+	}
+	for _, reader := range l.readers {
+		if reader.paced && l.end-reader.position+lineCost*(l.lines-reader.lines) > maxAhead {
+			return true
+		}
+	}
+	return false
+}
+
+func lineEnds(data []byte) int64 {
+	return int64(bytes.Count(data, []byte{'\n'}) + bytes.Count(data, []byte{'\r'}))
 }
 
 // spill moves one block of the tail to disk, if the limits allow.

@@ -121,6 +121,47 @@ func TestWriterWaitsForAnAttachedReader(t *testing.T) {
 	}
 }
 
+func TestWriterStaysWithinReachOfAPacedReader(t *testing.T) {
+	for _, line := range []string{"y\n", "\r", strings.Repeat("a", 79) + "\n", strings.Repeat("b", 4096)} {
+		l := NewLog(newStore(t, 128<<20), 64<<20)
+		reader := l.Attach()
+		data := []byte(strings.Repeat(line, (20<<20)/len(line)))
+		written := make(chan struct{})
+		go func() {
+			l.Append(Stdout, data)
+			l.Seal()
+			close(written)
+		}()
+		time.Sleep(30 * time.Millisecond)
+		_, end := l.Range()
+		ahead := end + lineCost*lineEnds(data[:end])
+		if limit := int64(maxAhead + blockSize*lineCost); ahead > limit || ahead < maxAhead/2 {
+			t.Errorf("%q: %d bytes of events ahead", line[:1], ahead)
+		}
+		size := 0
+		for state := Idle; state != Ended; {
+			var more []byte
+			more, state = drain(t, reader)
+			size += len(more)
+			if state == Idle {
+				<-reader.Ready()
+			}
+		}
+		<-written
+		if size != len(data) || reader.lines != l.lines {
+			t.Errorf("%q: %d of %d bytes, %d of %d lines", line[:1], size, len(data), reader.lines, l.lines)
+		}
+	}
+}
+
+func TestWriterWithoutReadersIsNotPaced(t *testing.T) {
+	l := NewLog(newStore(t, 128<<20), 64<<20)
+	l.Append(Stdout, bytes.Repeat([]byte("y\n"), 8<<20))
+	if base, end := l.Range(); base != 0 || end != 16<<20 {
+		t.Errorf("kept from %d to %d", base, end)
+	}
+}
+
 func TestDetachedReaderHoldsNobodyBack(t *testing.T) {
 	l := NewLog(newStore(t, 10<<20), 2*blockSize)
 	reader := l.Attach()

@@ -31,17 +31,22 @@ type Piece struct {
 type Reader struct {
 	log      *Log
 	position int64
+	lines    int64 // how many line ends it has read
 	lossy    bool
+	paced    bool
 }
 
-// Attach starts a reader at the oldest byte kept. Detach it.
-func (l *Log) Attach() *Reader { return l.AttachAt(0) }
+// Attach starts a reader of a log that has only begun. The writer keeps within reach of it, so that
+// the end of the command comes soon. Detach it.
+func (l *Log) Attach() *Reader { return l.attach(0, true) }
 
 // AttachAt starts a reader at an offset, as far as its byte is kept. Detach it.
-func (l *Log) AttachAt(offset int64) *Reader {
+func (l *Log) AttachAt(offset int64) *Reader { return l.attach(offset, false) }
+
+func (l *Log) attach(offset int64, paced bool) *Reader {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	reader := &Reader{log: l, position: min(max(offset, l.base), l.end)}
+	reader := &Reader{log: l, position: min(max(offset, l.base), l.end), paced: paced}
 	l.readers = append(l.readers, reader)
 	return reader
 }
@@ -116,6 +121,7 @@ func (r *Reader) take(buffer []byte, limit int64) (Piece, State, error) {
 		return Piece{}, Ended, err
 	}
 	r.position += int64(n)
+	r.lines += lineEnds(piece.Data)
 	r.forget()
 	return piece, More, nil
 }

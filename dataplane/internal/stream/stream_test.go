@@ -189,6 +189,16 @@ func BenchmarkLines(b *testing.B) {
 	}
 }
 
+func BenchmarkShortLines(b *testing.B) {
+	text := []byte(strings.Repeat("y\n", 16<<10))
+	out := &buffer{to: discard{httptest.NewRecorder()}}
+	f := &lineFraming{}
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		f.piece(out, output.Piece{Stream: output.Stdout, Data: text})
+	}
+}
+
 type discard struct{ *httptest.ResponseRecorder }
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
