@@ -76,7 +76,7 @@ func (req *request) checkForm() error {
 	switch {
 	case req.Command == "" && len(req.Argv) == 0:
 		return errors.New("give either command or argv")
-	case req.Command != "" && len(req.Argv) > 0:
+	case req.Command != "" && req.Argv != nil:
 		return errors.New("give command or argv, not both")
 	case strings.Contains(req.Command, "\x00"):
 		return errors.New("command contains a NUL byte")

@@ -191,7 +191,7 @@ func (c *client) handle(ctx context.Context, sh *shell, kind websocket.MessageTy
 		if len(data) == 0 || data[0] != frameStdin {
 			return codeInvalidFrame, errors.New("a binary frame starts with 0x00 and carries input")
 		}
-		return codeStdinFailed, c.feed(sh, data[1:])
+		return codeStdinFailed, c.feed(ctx, sh, data[1:])
 	}
 	m, err := parseMessage(data)
 	if err != nil {
@@ -201,7 +201,7 @@ func (c *client) handle(ctx context.Context, sh *shell, kind websocket.MessageTy
 	case "ping":
 		return codeRuntime, c.send(ctx, pongFrame{"pong"})
 	case "stdin":
-		return codeStdinFailed, c.feed(sh, []byte(m.Data))
+		return codeStdinFailed, c.feed(ctx, sh, []byte(m.Data))
 	case "resize":
 		return codeRuntime, c.resize(m)
 	case "signal":
@@ -212,11 +212,15 @@ func (c *client) handle(ctx context.Context, sh *shell, kind websocket.MessageTy
 
 var errViewer = errors.New("this connection only views the terminal")
 
-func (c *client) feed(sh *shell, data []byte) error {
+// feed does not wait for the shell to read.
+func (c *client) feed(ctx context.Context, sh *shell, data []byte) error {
 	if c.viewer {
 		return errViewer
 	}
-	return sh.write(data)
+	return sh.typed.add(data, func(err error) {
+		// A client that left has no use for the news.
+		_ = c.send(ctx, errorFrame{"error", codeStdinFailed, err.Error()})
+	})
 }
 
 func (c *client) resize(m message) error {

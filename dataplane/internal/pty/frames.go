@@ -80,12 +80,12 @@ func parseMessage(text []byte) (message, error) {
 // maxCells is what the kernel's window size can hold.
 const maxCells = 1<<16 - 1
 
-// size is the wanted size, or false when the message names none.
+// size is the wanted size, or false when the message names none that a terminal can have.
 func (m message) size() (size, bool) {
-	if m.Cols <= 0 || m.Rows <= 0 {
+	if m.Cols <= 0 || m.Rows <= 0 || m.Cols > maxCells || m.Rows > maxCells {
 		return size{}, false
 	}
-	return size{cols: uint16(min(m.Cols, maxCells)), rows: uint16(min(m.Rows, maxCells))}, true
+	return size{cols: uint16(m.Cols), rows: uint16(m.Rows)}, true
 }
 
 var signals = map[string]syscall.Signal{

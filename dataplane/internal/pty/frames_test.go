@@ -19,7 +19,7 @@ func FuzzMessage(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if wanted, given := m.size(); given && (wanted.cols == 0 || wanted.rows == 0) {
+		if wanted, given := m.size(); given && (int(wanted.cols) != m.Cols || int(wanted.rows) != m.Rows || m.Cols*m.Rows == 0) {
 			t.Errorf("%s wants %+v", text, wanted)
 		}
 	})

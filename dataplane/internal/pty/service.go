@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -86,6 +87,9 @@ func (s *Service) create(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Service) prepare(req createRequest) (*Terminal, error) {
+	if strings.ContainsRune(req.Command, 0) || strings.ContainsRune(req.Cwd, 0) {
+		return nil, errors.New("command and cwd must not contain a NUL byte")
+	}
 	identity, err := s.env.Identify(nil, nil)
 	if err != nil {
 		return nil, err

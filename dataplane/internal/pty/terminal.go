@@ -7,7 +7,6 @@ package pty
 
 import (
 	"errors"
-	"fmt"
 	"log"
 	"os"
 	"sync"
@@ -61,6 +60,7 @@ type shell struct {
 	mode    string
 	process *process.Process
 	input   *os.File // the terminal, or the writing end of standard input
+	typed   *input
 	pumps   []*output.Pump
 	ended   chan struct{} // closed when the exit is known and all output is in the history
 	exit    process.Exit
@@ -146,7 +146,7 @@ func (t *Terminal) startOnTerminal(spec process.Spec) (*shell, error) {
 	if err = errors.Join(err, unix.Close(slave)); err != nil {
 		return nil, errors.Join(err, master.Close())
 	}
-	sh := &shell{mode: modeTerminal, process: started, input: master, ended: make(chan struct{})}
+	sh := newShell(modeTerminal, started, master)
 	return sh, sh.pump(master, t.history, output.Stdout)
 }
 
@@ -167,8 +167,14 @@ func (t *Terminal) startOnPipes(spec process.Spec) (*shell, error) {
 		stdio.Abandon()
 		return nil, err
 	}
-	sh := &shell{mode: modePipe, process: started, input: stdio.Stdin, ended: make(chan struct{})}
+	sh := newShell(modePipe, started, stdio.Stdin)
 	return sh, errors.Join(sh.pump(stdio.Stdout, t.history, output.Stdout), sh.pump(stdio.Stderr, t.history, output.Stderr))
+}
+
+func newShell(mode string, started *process.Process, to *os.File) *shell {
+	sh := &shell{mode: mode, process: started, input: to, typed: newInput(to), ended: make(chan struct{})}
+	go sh.typed.run(started.Done())
+	return sh
 }
 
 func (sh *shell) pump(source *os.File, history *output.Log, stream output.Stream) error {
@@ -208,14 +214,6 @@ func awaitHangup(pump *output.Pump) {
 	case <-pump.Closed():
 	case <-timer.C:
 	}
-}
-
-// write feeds the shell.
-func (sh *shell) write(p []byte) error {
-	if _, err := sh.input.Write(p); err != nil {
-		return fmt.Errorf("write to the shell: %w", err)
-	}
-	return nil
 }
 
 // signal goes to the program in the foreground; those that end things also reach the shell itself.
