@@ -79,6 +79,7 @@ class Ending:
             "interrupted": "the command was interrupted",
             "oom": "the command was killed because the memory limit of the sandbox was reached",
             "signal": f"the command was ended by {self.signal}",
+            "session_reset": "the shell of the session stopped executing commands and was replaced",
         }
         return sentences.get(self.reason, f"the command ended with exit code {self.exit_code}")
 
