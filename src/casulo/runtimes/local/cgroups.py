@@ -164,7 +164,8 @@ class Group:
         """What is shown, read-only, inside the sandbox: path inside to directory on the host."""
         if self.layout.mode == "v2" and self.v2_path:
             return {"/sys/fs/cgroup": self.v2_path}
-        return {f"/sys/fs/cgroup/{name}": path for name, path in self.v1_paths.items()}
+        shown = {name: path for name, path in self.v1_paths.items() if name != "freezer"}
+        return {f"/sys/fs/cgroup/{name}": path for name, path in shown.items()}
 
     def command_directory(self) -> Path | None:
         """The delegated directory in which the daemon makes one group per command."""

@@ -35,6 +35,7 @@ from casulo.runtimes.local.bundle import DAEMON_PATH, ISOLATED_DIR, Bind, Bundle
 from casulo.runtimes.local.container import Container, Folder
 from casulo.runtimes.local.networks import Attachment, Network, RoutedNetwork, SocketNetwork
 from casulo.runtimes.local.settings import LocalSettings
+from casulo.runtimes.local.stirring import Stirrer
 
 T = TypeVar("T")
 WORKERS = 64
@@ -98,6 +99,8 @@ class LocalRuntime:
         self._network: Network = (
             SocketNetwork() if prepared.rootless else RoutedNetwork(self._settings, prepared)
         )
+        self._stirrer = Stirrer(prepared.layout, prepared.cgroup_parent)
+        self._stirrer.open()
         self._network.open([Folder(path) for path in prepared.sandboxes.iterdir()])
         self._filters = {
             nesting: seccomp.compiled(
@@ -136,6 +139,7 @@ class LocalRuntime:
         self._pool.shutdown()
 
     def _give_back(self) -> None:
+        self._stirrer.close()
         last = not self._traces()
         self._network.close(last)
         if last:
@@ -159,6 +163,7 @@ class LocalRuntime:
 
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
         """Start one container; undone completely on any error, cancellation included."""
+        self._stirrer.stir()
         try:
             started = await self._finish(functools.partial(self._create, sandbox_id, spec))
             host_name, port = await self._network.publish(self._folder(sandbox_id), None)
