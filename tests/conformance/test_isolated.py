@@ -195,6 +195,14 @@ async def test_background_runs(nest: AsyncSandbox) -> None:
         slow = await session.start("sleep 60 & sleep 60", timeout=0.3)
         ended = await session.wait(slow.id, 10)
         assert not ended.running and "0.3" in ended.error
+        endless = await session.start("trap 'echo bye; exit 9' TERM; sleep 60 & wait")
+        await asyncio.sleep(0.3)
+        await nest.commands.interrupt(endless.id)
+        ended = await session.wait(endless.id, 10)
+        assert not ended.running and "interrupted" in ended.error
+        assert (await session.logs(endless.id)).text == "bye\n"
+        with pytest.raises(CasuloError):
+            await nest.commands.interrupt(endless.id)
     for layer in (Overlay("/workspace", "ro"), Overlay("/workspace", "overlay", persist=False)):
         async with await nest.isolated.create(overlays=[layer]) as session:
             with pytest.raises(CasuloError) as refused:

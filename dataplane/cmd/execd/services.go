@@ -43,7 +43,9 @@ func newServices(d *daemon, listen []string) *services {
 	interpreter.New(d.supervisor, d.env).Routes(s.router)
 	interpreter.AnswerProbes()
 	fileService := addFileServices(s.router, d, listen)
-	isolated.New(d.supervisor, d.env, store, d.isolatedHome).Routes(s.router, fileService)
+	worlds := isolated.New(d.supervisor, d.env, store, d.isolatedHome)
+	commands.AlsoInterrupts(worlds.Interrupt)
+	worlds.Routes(s.router, fileService)
 	return s
 }
 

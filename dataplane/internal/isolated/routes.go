@@ -222,13 +222,15 @@ func (s *session) runBackground(w http.ResponseWriter, wanted *runRequest) {
 }
 
 type runBody struct {
-	SessionID  string     `json:"session_id"`
-	RunID      string     `json:"run_id"`
-	Running    bool       `json:"running"`
-	ExitCode   *int       `json:"exit_code,omitempty"`
-	Error      string     `json:"error,omitempty"`
-	StartedAt  time.Time  `json:"started_at"`
-	FinishedAt *time.Time `json:"finished_at,omitempty"`
+	SessionID string `json:"session_id"`
+	RunID     string `json:"run_id"`
+	Running   bool   `json:"running"`
+	ExitCode  *int   `json:"exit_code,omitempty"`
+	Error     string `json:"error,omitempty"`
+	// MemoryLimitHit says that the kernel killed something for memory while this ran.
+	MemoryLimitHit bool       `json:"memory_limit_hit,omitempty"`
+	StartedAt      time.Time  `json:"started_at"`
+	FinishedAt     *time.Time `json:"finished_at,omitempty"`
 }
 
 func (s *Service) status(w http.ResponseWriter, r *http.Request, found *session) {
@@ -241,6 +243,7 @@ func (s *Service) status(w http.ResponseWriter, r *http.Request, found *session)
 		finished := stamp(named.finished)
 		body.ExitCode, body.FinishedAt = &named.ending.exit.Code, &finished
 		body.Error, _ = named.ending.trouble()
+		body.MemoryLimitHit = named.ending.exit.MemoryLimitHit
 	}
 	api.WriteJSON(w, http.StatusOK, body)
 }

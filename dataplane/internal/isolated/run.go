@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"casulo.dev/dataplane/internal/api"
@@ -32,6 +33,7 @@ const stateLimit = time.Second
 const (
 	stoppedTimeout = "timeout"
 	stoppedDeleted = "interrupted"
+	stoppedAsked   = "asked"
 )
 
 // run is one text that runs, or ran, in a session.
@@ -40,6 +42,7 @@ type run struct {
 	log     *output.Log
 	started time.Time
 	done    chan struct{}
+	asked   chan struct{} // holds a token once the run is asked to end
 
 	mu       sync.Mutex
 	finished time.Time
@@ -56,6 +59,7 @@ type ending struct {
 func newRun(store *output.Store) *run {
 	return &run{
 		id: api.NewUUID(), log: output.NewLog(store, logLimit), started: time.Now(), done: make(chan struct{}),
+		asked: make(chan struct{}, 1),
 	}
 }
 
@@ -81,6 +85,8 @@ func (e ending) trouble() (sentence, reason string) {
 	switch {
 	case e.stopped == stoppedTimeout:
 		return fmt.Sprintf("the run was ended after its limit of %g s", e.limit.Seconds()), stoppedTimeout
+	case e.stopped == stoppedAsked:
+		return "the run was interrupted", "interrupted"
 	case e.stopped != "":
 		return "the session was deleted while this ran", e.stopped
 	case e.exit.OOM:
@@ -233,6 +239,9 @@ func (s *session) superviseBackground(r *run, started *process.Process, pump *ou
 		end.stopped = stoppedTimeout
 		started.Tree.Kill()
 		<-started.Done()
+	case <-r.asked:
+		end.stopped = stoppedAsked
+		endTree(started)
 	}
 	r.log.Relax()
 	pump.Drain()
@@ -242,6 +251,33 @@ func (s *session) superviseBackground(r *run, started *process.Process, pump *ou
 	r.log.Archive()
 	s.leave()
 	<-pump.Closed()
+}
+
+// endTree ends a process and everything below it, with grace for cleaning up.
+func endTree(started *process.Process) {
+	started.SignalTree(syscall.SIGTERM)
+	started.SignalTree(syscall.SIGCONT)
+	if !started.Tree.WaitEmpty(stopGrace) {
+		started.Tree.Kill()
+	}
+	<-started.Done()
+}
+
+// Interrupt ends the background run with an id. False means that none such is running.
+func (s *Service) Interrupt(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, each := range s.sessions {
+		if found := each.find(id); found != nil && found.running() {
+			select {
+			case found.asked <- struct{}{}:
+			default:
+				// It is ending already.
+			}
+			return true
+		}
+	}
+	return false
 }
 
 // snapshot copies the state of the last finished run, so that the next one may change it.

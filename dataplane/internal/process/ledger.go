@@ -105,9 +105,6 @@ func (l *ledger) claim(before uint64, limit int) (taken int) {
 	return taken
 }
 
-// OOMKills counts the processes of this sandbox that the kernel killed for memory, whosever they were.
-func (s *Supervisor) OOMKills() uint64 { return s.ledger.count() }
-
 // BeginRun says that a process that lives on, such as a shell, is given something to do: from here on
 // kills for memory may concern that.
 func (p *Process) BeginRun() { p.supervisor.ledger.begin(p.account) }
