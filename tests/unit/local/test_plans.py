@@ -109,6 +109,11 @@ def test_hybrid_layout_is_recognised() -> None:
     assert layout.v2 == Path("/sys/fs/cgroup/unified")
 
 
+def test_every_tree_is_found_for_cleaning_up() -> None:
+    names = {"cpu,cpuacct", "memory", "pids", "unified"}
+    assert cgroups.mount_points(HYBRID) == {Path("/sys/fs/cgroup") / name for name in names}
+
+
 def test_v1_without_unified_and_pure_v2() -> None:
     assert cgroups.parse_mounts("\n".join(HYBRID.splitlines()[:4])).mode == "v1"
     assert cgroups.parse_mounts(PURE_V2).mode == "v2"

@@ -247,12 +247,21 @@ def siblings(layout: Layout, parent: str) -> set[str]:
     return {entry.name for f in folders if f.is_dir() for entry in f.iterdir() if entry.is_dir()}
 
 
-def remove_empty(layout: Layout, parent: str) -> None:
-    """Delete the groups `parent` and its own parent where nothing is left below them."""
-    for point in {*layout.v1.values(), *([layout.v2] if layout.v2 else [])}:
+def remove_empty(parent: str) -> None:
+    """Delete the groups `parent` and its own parent where nothing is left below them.
+
+    In every tree of this host: runc makes its groups in all of them.
+    """
+    for point in mount_points(Path("/proc/self/mountinfo").read_text()):
         for folder in (point / parent, (point / parent).parent):
             with contextlib.suppress(OSError):  # in use by another server, or never made here
                 folder.rmdir()
+
+
+def mount_points(mountinfo: str) -> set[Path]:
+    """Where cgroup trees of either version are mounted, by the text of /proc/self/mountinfo."""
+    halves = [line.partition(" - ") for line in mountinfo.splitlines()]
+    return {Path(left.split()[4]) for left, _, right in halves if right.split()[0] in ("cgroup", "cgroup2")}
 
 
 def _hand_down(folder: Path, controllers: set[str]) -> None:

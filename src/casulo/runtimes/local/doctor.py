@@ -127,7 +127,7 @@ def _cgroups() -> str:
     group = cgroups.Group(layout, f"casulo/doctor-{os.getpid()}/probe")
     group.create(_SMALL, 0)
     group.remove()
-    cgroups.remove_empty(layout, str(Path(group.name).parent))
+    cgroups.remove_empty(str(Path(group.name).parent))
     return f"{layout.mode}; memory, cpu and pids limits can be set"
 
 

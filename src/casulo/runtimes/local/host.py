@@ -218,4 +218,4 @@ def release(host: Host) -> None:
     """Remove what `prepare` made; only when no sandbox of this server is left."""
     linux.unmount(str(host.run / "userns"))
     shutil.rmtree(host.run, ignore_errors=True)
-    cgroups.remove_empty(host.layout, host.cgroup_parent)
+    cgroups.remove_empty(host.cgroup_parent)
