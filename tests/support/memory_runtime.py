@@ -12,9 +12,10 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 
+from casulo.model.credentials import Credentials
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
-from casulo.runtimes.base import Capabilities, ExitListener, Reality
+from casulo.runtimes.base import Capabilities, ExitListener, Reality, Snapshots
 
 
 @dataclass
@@ -43,6 +44,10 @@ class MemoryRuntime:
         self.name = name
         self.world = world
         self.pause: MemoryPause | None = MemoryPause(self) if can_pause else None
+        self.snapshots: Snapshots | None = None
+        self.may_provide = _open_gate()
+        self.provided: list[tuple[str, Credentials | None]] = []
+        self.provide_error: Exception | None = None
         self.may_create = _open_gate()
         self.may_destroy = _open_gate()
         self.may_pause = _open_gate()
@@ -73,6 +78,12 @@ class MemoryRuntime:
     def check(self, spec: Spec) -> None:
         if spec.image == "missing":
             raise Unsupported("no such image", code=Code.IMAGE_UNSUPPORTED)
+
+    async def provide(self, sandbox_id: str, spec: Spec, credentials: Credentials | None = None) -> None:
+        self.provided.append((sandbox_id, credentials))
+        if self.provide_error:
+            raise self.provide_error
+        await self.may_provide.wait()
 
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
         assert sandbox_id not in self.world.boxes, "created twice without being destroyed"

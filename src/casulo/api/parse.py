@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from urllib.parse import parse_qsl
 
-from casulo.api.wire import CreateSandboxRequest, Lifecycle
+from casulo.api.wire import CreateSandboxRequest, ImageSpec, Lifecycle
+from casulo.model.credentials import Credentials
 from casulo.model.draft import Draft
 from casulo.model.errors import Code, InvalidRequest, Unsupported
 from casulo.model.sandbox import Hook, Platform
@@ -35,12 +36,6 @@ _REFUSED: list[tuple[Callable[[CreateSandboxRequest], object], str, str, str]] =
         Code.UNSUPPORTED_POOL_REF,
         "extensions.poolRef: this server keeps no sandbox pools",
         "leave poolRef out; creating a sandbox is fast",
-    ),
-    (
-        lambda r: r.image is not None and r.image.auth,
-        Code.NOT_SUPPORTED,
-        "image.auth: this server cannot use registry credentials from a request",
-        "use an image that needs none",
     ),
     (
         lambda r: r.networkPolicy is not None,
@@ -86,7 +81,12 @@ def draft_of(request: CreateSandboxRequest) -> Draft:
         timeout_seconds=request.timeout,
         pre_start=_pre_start(request.lifecycle),
         periodic=_periodic(request.lifecycle),
+        credentials=_credentials(request.image),
     )
+
+
+def _credentials(image: ImageSpec) -> Credentials | None:
+    return Credentials(image.auth.username, image.auth.password) if image.auth else None
 
 
 def _pre_start(lifecycle: Lifecycle | None) -> Hook | None:

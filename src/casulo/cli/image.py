@@ -75,7 +75,7 @@ def pull(
     output: Output = None,
 ) -> None:
     """Fetch an image, or its newer version, from a registry, a file or a Docker daemon."""
-    from casulo.images.store import Credentials
+    from casulo.model.credentials import Credentials
     from casulo.model.sandbox import Platform
 
     if (username is None) == password_stdin:

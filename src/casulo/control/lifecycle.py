@@ -170,7 +170,7 @@ class Lifecycle:
         runtime.check(spec)
         sandbox = self._new(spec, draft, runtime)
         claim = None if key is None else Claim(key, request_hash, sandbox.id)
-        created = await self._starts.run(sandbox, runtime, claim)
+        created = await self._starts.run(sandbox, runtime, claim, draft.credentials)
         self._expiry.notice(created.expires_at)
         return created
 

@@ -18,6 +18,7 @@ import structlog
 from casulo.control.context import Context, Launch
 from casulo.control.stops import Stops
 from casulo.control.transitions import Reason, moved
+from casulo.model.credentials import Credentials
 from casulo.model.draft import ends_at
 from casulo.model.errors import CasuloError, Code, Conflict, TimedOut
 from casulo.model.sandbox import Handle, Sandbox
@@ -42,12 +43,14 @@ class Starts:
         self._stops = stops
         self._turns = asyncio.Semaphore(context.settings.sandbox.max_concurrent_starts)
 
-    async def run(self, sandbox: Sandbox, runtime: Runtime, claim: Claim | None) -> Sandbox:
+    async def run(
+        self, sandbox: Sandbox, runtime: Runtime, claim: Claim | None, credentials: Credentials | None
+    ) -> Sandbox:
         """Record and start; Claimed when the key is taken.
 
         When the caller goes away the sandbox is undone, unless a claim lets somebody find it later.
         """
-        task = self._begin(sandbox, runtime, lambda: self._record(sandbox, claim))
+        task = self._begin(sandbox, runtime, lambda: self._record(sandbox, claim), credentials)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -59,15 +62,21 @@ class Starts:
         """Start over what a server that is gone began: remove what there is of it, then create it."""
         self._begin(sandbox, runtime, lambda: self._clear(sandbox, runtime))
 
-    def _begin(self, sandbox: Sandbox, runtime: Runtime, prepare: _Step) -> asyncio.Task[Sandbox]:
-        task = self._context.tasks.spawn(self._whole(sandbox, runtime, prepare), f"start {sandbox.id}")
+    def _begin(
+        self, sandbox: Sandbox, runtime: Runtime, prepare: _Step, credentials: Credentials | None = None
+    ) -> asyncio.Task[Sandbox]:
+        whole = self._whole(sandbox, runtime, prepare, credentials)
+        task = self._context.tasks.spawn(whole, f"start {sandbox.id}")
         self._context.starting[sandbox.id] = Launch(task)
         task.add_done_callback(lambda _: self._context.starting.pop(sandbox.id))
         return task
 
-    async def _whole(self, sandbox: Sandbox, runtime: Runtime, prepare: _Step) -> Sandbox:
+    async def _whole(
+        self, sandbox: Sandbox, runtime: Runtime, prepare: _Step, credentials: Credentials | None
+    ) -> Sandbox:
         try:
             await prepare()
+            await runtime.provide(sandbox.id, sandbox.spec, credentials)
             return await self._started(sandbox, runtime)
         except asyncio.CancelledError:
             raise _deleted(sandbox.id) from None  # only a stop cancels a start, and it undoes

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from casulo.images import build as building
@@ -32,18 +32,11 @@ from casulo.images.skopeo import Access
 from casulo.images.users import User
 from casulo.images.users import resolve as resolve_user
 from casulo.images.view import read
+from casulo.model.credentials import Credentials
 from casulo.model.errors import Code, InvalidRequest, NotFound, Unsupported
 from casulo.model.sandbox import Platform
 
 OnProgress = Callable[[Progress], None]
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """Whom a registry shall take us for."""
-
-    username: str
-    password: str = field(repr=False)
 
 
 @dataclass(frozen=True)

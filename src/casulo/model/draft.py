@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from casulo.model import labels, quantities
+from casulo.model.credentials import Credentials
 from casulo.model.errors import Code, InvalidRequest, Unsupported
 from casulo.model.sandbox import (
     DEFAULT_ENTRYPOINT,
@@ -24,6 +25,7 @@ from casulo.model.sandbox import (
     Resources,
     Spec,
 )
+from casulo.model.volume import Volume
 
 ISOLATION = "casulo.isolation"
 RUNTIME = "casulo.runtime"
@@ -53,6 +55,7 @@ class Draft:
     """A create request as the caller meant it, before any default.
 
     `entrypoint` None leaves it to the image. `isolation` may also be given as an extension, which wins.
+    `credentials` are for the image's registry, and are not part of the spec.
     """
 
     image: str
@@ -66,6 +69,8 @@ class Draft:
     isolation: Isolation = Isolation.AUTO
     pre_start: Hook | None = None
     periodic: tuple[Hook, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    credentials: Credentials | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,7 @@ def complete(
         timeout_seconds=draft.timeout_seconds,
         pre_start=draft.pre_start,
         periodic=draft.periodic,
+        volumes=draft.volumes,
     )
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from casulo.model.states import Status
+from casulo.model.volume import Volume
 
 DEFAULT_ENTRYPOINT = ("tail", "-f", "/dev/null")
 EXECD_PORT = 44772
@@ -64,6 +65,7 @@ class Spec:
 
     `resource_limits` is the caller's own text, kept to be echoed; `resources` is its meaning.
     `entrypoint` is empty when the image decides. The entrypoint is not started when `pre_start` fails.
+    With `snapshot_id` the files are those of the snapshot, and `image` only says what it came from.
     """
 
     image: str
@@ -77,6 +79,8 @@ class Spec:
     timeout_seconds: int | None = None
     pre_start: Hook | None = None
     periodic: tuple[Hook, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    snapshot_id: str | None = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from casulo.model.credentials import Credentials
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 
 
@@ -52,10 +53,34 @@ class Pause(Protocol):
         """Thaw; returns when the daemon answers again. Raises RuntimeFailure."""
 
 
+class Snapshots(Protocol):
+    """Keeping a sandbox's files for sandboxes to come.
+
+    Whatever a snapshot leaves on the host has a name derived from the snapshot's id, as sandboxes do,
+    and lives on when its source is gone. `provide` and `create` find it by `spec.snapshot_id`.
+    """
+
+    async def take(self, snapshot_id: str, sandbox_id: str, spec: Spec, handle: Handle) -> None:
+        """Keep the files of a running sandbox, which stands still for as short as can be.
+
+        On any error, cancellation included, everything is undone before the error leaves.
+        """
+
+    async def remove(self, snapshot_id: str) -> None:
+        """Remove every trace of it. Idempotent. Sandboxes made from it keep what they need."""
+
+    async def list(self) -> set[str]:
+        """Ids of all snapshots that have any trace on this host and belong to this server."""
+
+
 class Runtime(Protocol):
     """One way to run sandboxes. `control` owns it: opens it once, calls it, closes it."""
 
     name: str
+
+    @property
+    def snapshots(self) -> Snapshots | None:
+        """The ability to take snapshots, if there is one."""
 
     @property
     def pause(self) -> Pause | None:
@@ -74,8 +99,15 @@ class Runtime(Protocol):
     def check(self, spec: Spec) -> None:
         """Refuse, without side effects, a spec that `create` could not honour in full."""
 
+    async def provide(self, sandbox_id: str, spec: Spec, credentials: Credentials | None = None) -> None:
+        """Bring the image here and keep it from being removed until `destroy`.
+
+        This may take as long as a registry needs, so no other start waits for it. Raises NotFound,
+        Unsupported or InvalidRequest where the image is not to be had or cannot run here.
+        """
+
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
-        """Start it; returns when the daemon accepts connections and the entrypoint was started.
+        """Start what was provided; returns when the daemon answers and the entrypoint was started.
 
         On any error, cancellation included, everything is undone before the error leaves.
         """

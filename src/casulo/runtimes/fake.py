@@ -26,11 +26,12 @@ import structlog
 
 from casulo import linux
 from casulo.images import daemon
+from casulo.model.credentials import Credentials
 from casulo.model.draft import HOST_IMAGE
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Exit, Handle, Isolation, Spec
 from casulo.runtimes import bootchannel, processtree
-from casulo.runtimes.base import Capabilities, ExitListener, Reality
+from casulo.runtimes.base import Capabilities, ExitListener, Reality, Snapshots
 from casulo.runtimes.local import watch
 from casulo.runtimes.local.stopping import read_exit
 
@@ -51,6 +52,7 @@ class FakeRuntime:
         self._execd = execd
         self._watch = watch.Watch(self._ended)
         self.pause: FakePause | None = FakePause()
+        self.snapshots: Snapshots | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -88,6 +90,9 @@ class FakeRuntime:
                 code=Code.IMAGE_UNSUPPORTED,
                 hint="leave the platform out",
             )
+
+    async def provide(self, sandbox_id: str, spec: Spec, credentials: Credentials | None = None) -> None:
+        """Nothing: this machine is here."""
 
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
         """Start a daemon with its entrypoint."""

@@ -19,7 +19,8 @@ import pytest
 from casulo.images.ids import PLAIN, Ids
 from casulo.images.report import Progress
 from casulo.images.settings import ImagesSettings, RegistrySettings
-from casulo.images.store import Credentials, ImageStore
+from casulo.images.store import ImageStore
+from casulo.model.credentials import Credentials
 from casulo.model.errors import (
     CasuloError,
     Code,

@@ -24,12 +24,13 @@ import structlog
 from casulo import linux
 from casulo.images import daemon
 from casulo.images import host as host_image
+from casulo.model.credentials import Credentials
 from casulo.model.draft import HOST_IMAGE, ISOLATED_SESSIONS_FEATURE, isolated_sessions
 from casulo.model.errors import CasuloError, Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 from casulo.network.filter import host_resolvers
 from casulo.runtimes import bootchannel
-from casulo.runtimes.base import Capabilities, ExitListener, Reality
+from casulo.runtimes.base import Capabilities, ExitListener, Reality, Snapshots
 from casulo.runtimes.local import cgroups, container, host, seccomp, stopping, watch
 from casulo.runtimes.local.bundle import DAEMON_PATH, ISOLATED_DIR, Bind, Bundle
 from casulo.runtimes.local.container import Container, Folder
@@ -67,6 +68,7 @@ class LocalRuntime:
         self._wanted = asyncio.Event()
         self._refill: asyncio.Task[None] | None = None
         self.pause: LocalPause | None = None
+        self.snapshots: Snapshots | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -160,6 +162,9 @@ class LocalRuntime:
                 code=Code.IMAGE_UNSUPPORTED,
                 hint="leave the platform out or ask for this machine's",
             )
+
+    async def provide(self, sandbox_id: str, spec: Spec, credentials: Credentials | None = None) -> None:
+        """Nothing: this machine's own programs are here."""
 
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
         """Start one container; undone completely on any error, cancellation included."""
