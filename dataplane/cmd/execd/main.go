@@ -7,6 +7,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -34,6 +35,7 @@ func main() {
 		os.Exit(isolated.RunHelper(os.Args))
 	}
 	bootFD := flag.Int("boot-fd", -1, "descriptor of the boot channel, a SOCK_SEQPACKET socket")
+	stdio := flag.Bool("boot-stdio", false, "boot through standard input and output, and log to standard error")
 	document := flag.String("document", "", "file with the boot document, when there is no boot channel")
 	showVersion := flag.Bool("version", false, "print the version and exit")
 	flag.Parse()
@@ -45,7 +47,7 @@ func main() {
 	if err := closeInheritedOnExec(); err != nil {
 		log.Printf("event=descriptors_may_leak error=%q", err)
 	}
-	channel, parsed, err := receive(*bootFD, *document)
+	channel, parsed, err := receive(*bootFD, *stdio, *document)
 	if err != nil {
 		fail(channel, err)
 	}
@@ -53,9 +55,12 @@ func main() {
 	os.Exit(run(channel, parsed))
 }
 
-func receive(fd int, name string) (*boot.Channel, *boot.Document, error) {
+func receive(fd int, stdio bool, name string) (*boot.Channel, *boot.Document, error) {
 	if fd >= 0 {
 		return boot.Receive(fd)
+	}
+	if stdio {
+		return receiveStdio()
 	}
 	content, err := os.ReadFile(name)
 	if err != nil {
@@ -63,6 +68,17 @@ func receive(fd int, name string) (*boot.Channel, *boot.Document, error) {
 	}
 	parsed, err := boot.Parse(content)
 	return &boot.Channel{}, parsed, err
+}
+
+// receiveStdio also sends what the entrypoint prints to standard error, where whoever runs us keeps it.
+func receiveStdio() (*boot.Channel, *boot.Document, error) {
+	in, out, err := boot.TakeStdio()
+	if err != nil {
+		return nil, nil, err
+	}
+	channel, document, err := boot.ReceiveStream(in, out)
+	channel.Log = os.Stderr
+	return channel, document, errors.Join(err, in.Close())
 }
 
 // closeInheritedOnExec keeps whatever the starter left open from reaching user processes.

@@ -36,6 +36,33 @@ func TestNameFiles(t *testing.T) {
 	}
 }
 
+func TestReceiveStream(t *testing.T) {
+	good := `{"v":1,"document":{"sandbox_id":"s","listen":["tcp://127.0.0.1:0"]}}`
+	for line, want := range map[string]string{
+		good + "\n": "", good: "without a whole message", "": "without a whole message", "x\n": "parse",
+		`{"v":2,"document":{}}` + "\n": "version 2", `{"v":1}` + "\n": "parse the boot document",
+		strings.Repeat(" ", maxLine) + good + "\n": "longer than",
+	} {
+		out, err := os.Create(t.TempDir() + "/out")
+		if err != nil {
+			t.Fatal(err)
+		}
+		channel, document, err := ReceiveStream(strings.NewReader(line), out)
+		switch {
+		case want == "" && (err != nil || document.SandboxID != "s"):
+			t.Error(document, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%.80q: %v", line, err)
+		}
+		if err := channel.Ready("1", nil); err != nil {
+			t.Error(err)
+		}
+		if told, err := os.ReadFile(out.Name()); err != nil || string(told) != `{"event":"ready","version":"1"}`+"\n" {
+			t.Errorf("%q %v", told, err)
+		}
+	}
+}
+
 func TestListen(t *testing.T) {
 	path := t.TempDir() + "/socket"
 	if err := os.WriteFile(path, nil, 0o600); err != nil {

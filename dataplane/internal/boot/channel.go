@@ -21,7 +21,8 @@ const maxDescriptors = 16
 
 // Channel is the starter's end of the handshake and what came with it. Descriptors may be nil.
 type Channel struct {
-	socket *os.File
+	// reply delivers one answer; without it there is nobody to answer.
+	reply  func(body []byte) error
 	Events *os.File
 	Log    *os.File
 	Cgroup *os.File
@@ -55,7 +56,7 @@ func Receive(fd int) (*Channel, *Document, error) {
 		return nil, nil, err
 	}
 	channel := &Channel{
-		socket: os.NewFile(uintptr(fd), "boot-channel"),
+		reply:  datagramTo(os.NewFile(uintptr(fd), "boot-channel")),
 		Events: named["events"], Log: named["log"], Cgroup: named["cgroup"], Pids: named["pids"],
 	}
 	document, err := readDocument(named["boot"])
@@ -155,16 +156,22 @@ func (c *Channel) Failed(code string, cause error) error {
 
 // send also ends the use of the channel. A starter that is gone by now is no failure of ours.
 func (c *Channel) send(message answer) error {
-	if c.socket == nil {
+	if c.reply == nil {
 		return nil
 	}
 	body, err := json.Marshal(message)
 	if err != nil {
 		return err
 	}
-	err = unix.Sendto(int(c.socket.Fd()), body, unix.MSG_NOSIGNAL, nil)
-	if err == unix.EPIPE || err == unix.ECONNRESET {
+	err = c.reply(body)
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		err = nil
 	}
 	return err
+}
+
+func datagramTo(socket *os.File) func([]byte) error {
+	return func(body []byte) error {
+		return unix.Sendto(int(socket.Fd()), body, unix.MSG_NOSIGNAL, nil)
+	}
 }
