@@ -58,9 +58,7 @@ def _end(server: Server) -> None:
     server.stop()
 
 
-@pytest.fixture
-def new_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewServer]:
-    """Starts servers for one test: `new_server("local", extra="[sandbox]\\n...")`."""
+def _starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewServer]:
     made: list[Server] = []
 
     def start(runtime: str, extra: str = "") -> Server:
@@ -71,6 +69,18 @@ def new_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewServer]:
     yield start
     for server in made:
         _end(server)
+
+
+@pytest.fixture
+def new_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewServer]:
+    """Starts servers for one test: `new_server("local", extra="[sandbox]\\n...")`."""
+    yield from _starting(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def new_module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewServer]:
+    """The same for the tests of one module."""
+    yield from _starting(tmp_path_factory)
 
 
 def _session_server(tmp_path_factory: pytest.TempPathFactory, runtime: str) -> Iterator[Server]:

@@ -132,7 +132,7 @@ class Settings(_Table):
     @property
     def images_dir(self) -> Path:
         """Where images are kept."""
-        return (self.images.folder or self.data_dir / "images").expanduser().absolute()
+        return self.images.place(self.data_dir)
 
     @property
     def control(self) -> ControlSettings:

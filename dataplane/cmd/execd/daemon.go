@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log"
 	"net"
 	"net/http"
@@ -68,7 +69,7 @@ func run(channel *boot.Channel, document *boot.Document) int {
 }
 
 func newEnvironment(document *boot.Document) *environment.Environment {
-	user := environment.User{UID: document.User.UID, GID: document.User.GID}
+	user := environment.User{UID: document.User.UID, GID: document.User.GID, Groups: document.User.Groups}
 	return environment.New(document.Env, document.EnvsFile, document.Cwd, user)
 }
 
@@ -98,6 +99,11 @@ func (d *daemon) startUserCode(logFile *os.File) error {
 	log, err := entrypoint.OpenLog(logFile, d.document.LogCapBytes)
 	if err != nil {
 		return err
+	}
+	for _, directory := range d.document.Directories {
+		if err := os.MkdirAll(directory, 0o755); err != nil {
+			return fmt.Errorf("make a directory that the image wants: %w", err)
+		}
 	}
 	runner := hooks.NewRunner(d.supervisor, d.env, log.Append)
 	schedules, err := hooks.ParseAll(d.document.Periodic)

@@ -14,11 +14,13 @@ type Document struct {
 	Env         map[string]string `json:"env"`
 	Cwd         string            `json:"cwd"`
 	User        User              `json:"user"`
-	EnvsFile    string            `json:"envs_file"`
-	LogCapBytes int64             `json:"log_cap_bytes"`
-	StopGraceMS int64             `json:"stop_grace_ms"`
-	PreStart    *Hook             `json:"pre_start"`
-	Periodic    []Hook            `json:"periodic"`
+	// Directories are made when they are missing, as engines do for the volumes of an image.
+	Directories []string `json:"directories"`
+	EnvsFile    string   `json:"envs_file"`
+	LogCapBytes int64    `json:"log_cap_bytes"`
+	StopGraceMS int64    `json:"stop_grace_ms"`
+	PreStart    *Hook    `json:"pre_start"`
+	Periodic    []Hook   `json:"periodic"`
 	// IsolatedDir is where isolated sessions keep what they write; empty in sandboxes without them.
 	IsolatedDir string `json:"isolated_dir"`
 }
@@ -27,6 +29,8 @@ type Document struct {
 type User struct {
 	UID uint32 `json:"uid"`
 	GID uint32 `json:"gid"`
+	// Groups are the supplementary ones; without the member they are those of the account.
+	Groups []uint32 `json:"groups"`
 }
 
 // Hook is a command that the daemon runs by itself: once before the entrypoint, or, with a name and a

@@ -34,9 +34,11 @@ type Environment struct {
 	user User
 }
 
-// User are the credentials that processes get when a request names none.
+// User are the credentials that processes get when a request names none. Groups that are nil are those
+// of the account.
 type User struct {
 	UID, GID uint32
+	Groups   []uint32
 }
 
 // New makes the environment of a sandbox. The file may be missing until somebody writes it.

@@ -70,6 +70,9 @@ func (e *Environment) ownIdentity() Identity {
 	if e.user.UID == uint32(os.Getuid()) && e.user.GID == uint32(os.Getgid()) {
 		return Identity{}
 	}
+	if e.user.Groups != nil {
+		return Identity{Credential: credential(e.user.UID, e.user.GID, e.user.Groups)}
+	}
 	account, _, err := findAccount("/etc/passwd", e.user.UID)
 	if err != nil {
 		account = Account{}

@@ -105,7 +105,12 @@ def _factories(settings: Settings) -> dict[str, registry.Factory]:
     def local() -> Runtime:
         from casulo.runtimes.local.runtime import LocalRuntime  # needs Linux; other runtimes do not
 
-        return LocalRuntime(settings.local, settings.data_dir, settings.sandbox.start_timeout_seconds)
+        return LocalRuntime(
+            settings.local,
+            settings.data_dir,
+            settings.sandbox.start_timeout_seconds,
+            settings.images,
+        )
 
     def fake() -> Runtime:
         from casulo.runtimes.fake import FakeRuntime  # for tests; loaded when somebody asks for it

@@ -36,7 +36,7 @@ async def private_server(home: Path) -> AsyncIterator[Connection]:
     """Start it, hand out the connection, stop it."""
     with _place(home / "private") as place:
         key = secrets.token_urlsafe(24)
-        process = _start(place, key)
+        process = _start(place, home / "images", key)
         try:
             connection = await _ready(process, place, key)
             await _clear(connection)
@@ -66,9 +66,10 @@ def _place(base: Path) -> Iterator[Path]:
     )
 
 
-def _start(place: Path, key: str) -> subprocess.Popen[bytes]:
+def _start(place: Path, images: Path, key: str) -> subprocess.Popen[bytes]:
     """No pipe connects us: a server that outlives its caller must not block on one."""
-    words = ["server", "--host", "127.0.0.1", "--port", "0", "--data-dir", str(place), "--with-parent"]
+    words = ["server", "--host", "127.0.0.1", "--port", "0", "--with-parent"]
+    words += ["--data-dir", str(place), "--images-dir", str(images)]
     (place / "server.json").unlink(missing_ok=True)
     with (place / "server.log").open("wb") as log:
         return subprocess.Popen(

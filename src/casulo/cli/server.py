@@ -28,6 +28,10 @@ def server(
         int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")] = None,
+    images_dir: Annotated[
+        Path | None,
+        typer.Option("--images-dir", hidden=True, help="Where images are kept, unless configured."),
+    ] = None,
     with_parent: Annotated[
         bool, typer.Option("--with-parent", hidden=True, help="Stop when the process that started it ends.")
     ] = False,
@@ -48,6 +52,9 @@ def server(
             hint="install it with: pip install 'casulo[server]'",
         ) from error
     settings = Settings.load(config or State.of(ctx).config_file, os.environ)
+    if images_dir and settings.images.folder is None:
+        images = settings.images.model_copy(update={"folder": images_dir})
+        settings = settings.model_copy(update={"images": images})
     serve.run(_overridden(settings, host=host, port=port, data_dir=data_dir))
 
 

@@ -58,6 +58,10 @@ class ImagesSettings(BaseModel):
         whole_bytes("max_unpacked", value)
         return value
 
+    def place(self, data: Path) -> Path:
+        """Where the images of the server with this data directory are kept."""
+        return (self.folder or data / "images").expanduser().absolute()
+
     @property
     def max_unpacked_bytes(self) -> int:
         """`max_unpacked` in bytes."""

@@ -44,6 +44,13 @@ def kind(layers: Sequence[Path], ids: Ids, path: str) -> str:
     return "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else "other"
 
 
+def status(layers: Sequence[Path], ids: Ids, name: str) -> os.stat_result | None:
+    """What the root directory has under `name`, a link itself and not its target; None when nothing."""
+    with ExitStack() as stack:
+        found = _Walk(stack, layers, ids).entry(os.fsencode(name.strip("/")))
+        return None if found is None else os.fstat(found)
+
+
 @contextmanager
 def _found(layers: Sequence[Path], ids: Ids, path: str) -> Iterator[int | None]:
     with ExitStack() as stack:
@@ -61,6 +68,11 @@ class _Walk:
             self._keep(os.open(layer, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
             for layer in reversed(layers)
         )
+
+    def entry(self, name: bytes) -> int | None:
+        """The topmost object of this name in the root directory."""
+        hits = self._look_up(self._root, name)
+        return hits[0] if hits else None
 
     def to(self, path: bytes) -> int | None:
         places = [self._root]  # the way from the root, so that `..` goes back along it

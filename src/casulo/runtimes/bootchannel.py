@@ -40,6 +40,8 @@ class BootDocument:
     cwd: str = "/"
     uid: int = 0
     gid: int = 0
+    groups: tuple[int, ...] = ()
+    directories: tuple[str, ...] = ()
     envs_file: str = ENVS_FILE
     log_cap_bytes: int = 10 * 1024 * 1024
     stop_grace_ms: int = 5000
@@ -56,7 +58,8 @@ class BootDocument:
             "entrypoint": self.entrypoint,
             "env": dict(self.env),
             "cwd": self.cwd,
-            "user": {"uid": self.uid, "gid": self.gid},
+            "user": {"uid": self.uid, "gid": self.gid, "groups": self.groups},
+            "directories": self.directories,
             "envs_file": self.envs_file,
             "log_cap_bytes": self.log_cap_bytes,
             "stop_grace_ms": self.stop_grace_ms,

@@ -62,7 +62,7 @@ class Bundle:
 
     `network_namespace` None is an empty network. `clone3` is allowed only where the user namespace
     is closed to further ones. With `nesting` the container has a user namespace of its own, of the
-    same ids, in which its daemon may make further namespaces.
+    same ids, in which its daemon may make further namespaces. With `own_run` /run is the image's.
     """
 
     sandbox_id: str
@@ -79,6 +79,7 @@ class Bundle:
     max_open_files: int = 4096
     seccomp_program: str | None = None
     nesting: bool = False
+    own_run: bool = False
 
     def config(self) -> dict[str, Any]:
         """The content of config.json, OCI runtime specification 1.0."""
@@ -100,11 +101,16 @@ class Bundle:
             _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
             _mount("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
             _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", shm),
-            _mount("/run", "tmpfs", "nosuid", "nodev", "mode=755", f"size={self._run_bytes}"),
+            *self._run(),
             # Not sysfs: it would show the host's devices and network interfaces.
             _mount("/sys", "tmpfs", "nosuid", "noexec", "nodev", "mode=755", "size=64k"),
             *(_bind(bind) for bind in self.binds),
         ]
+
+    def _run(self) -> list[dict[str, Any]]:
+        if self.own_run:
+            return []
+        return [_mount("/run", "tmpfs", "nosuid", "nodev", "mode=755", f"size={self._run_bytes}")]
 
     def _linux(self) -> dict[str, Any]:
         linux: dict[str, Any] = {

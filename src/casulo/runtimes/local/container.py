@@ -15,6 +15,7 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,6 +88,17 @@ class Folder:
         self.work.mkdir()
         os.chown(self.upper, owner, owner)
 
+    def link_layers(self, layers: Sequence[Path]) -> None:
+        """Give the layers, lowest first, short names: the kernel takes one page of them altogether."""
+        lower = self.path / "lower"
+        lower.mkdir()
+        for height, layer in enumerate(layers):
+            (lower / str(height)).symlink_to(os.path.relpath(layer, lower))
+
+    def layers(self) -> list[str]:
+        """The short names, topmost first, relative to this folder."""
+        return [f"lower/{height}" for height in reversed(range(len(os.listdir(self.path / "lower"))))]
+
     def create_isolated(self, owner: int) -> None:
         """Make the directory of isolated sessions, closed to all but the sandbox's root."""
         self.isolated.mkdir(mode=0o700)
@@ -120,7 +132,6 @@ class Container:
     bundle: Bundle
     group: Group
     folder: Folder
-    lower: Path
     daemon: Path
 
     def start(self, boot: socket.socket, timeout: float) -> int:
@@ -180,8 +191,11 @@ class Container:
     @property
     def _layers(self) -> str:
         """Relative to the sandbox's folder, since /proc/mounts shows these words inside."""
-        lower = os.path.relpath(self.lower, self.folder.path)
-        return f"lowerdir={lower},upperdir=upper,workdir=work"
+        lower = ":".join(self.folder.layers())
+        # Both features trust marks in the layers, which an image may have forged. Without root they
+        # are off anyway, and may not even be named.
+        untrusting = "" if self.host.rootless else ",redirect_dir=off,metacopy=off"
+        return f"lowerdir={lower},upperdir=upper,workdir=work{untrusting}"
 
 
 def _await(process: subprocess.Popen[bytes], host: Host, folder: Folder, timeout: float) -> None:

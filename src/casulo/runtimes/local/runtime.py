@@ -23,18 +23,18 @@ import structlog
 
 from casulo import linux
 from casulo.images import daemon
-from casulo.images import host as host_image
+from casulo.images.settings import ImagesSettings
 from casulo.model.credentials import Credentials
-from casulo.model.draft import HOST_IMAGE, ISOLATED_SESSIONS_FEATURE, isolated_sessions
-from casulo.model.errors import CasuloError, Code, RuntimeFailure, Unsupported
+from casulo.model.draft import ISOLATED_SESSIONS_FEATURE, isolated_sessions
+from casulo.model.errors import CasuloError, Code, RuntimeFailure
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
-from casulo.network.filter import host_resolvers
 from casulo.runtimes import bootchannel
 from casulo.runtimes.base import Capabilities, ExitListener, Reality, Snapshots
-from casulo.runtimes.local import cgroups, container, host, seccomp, stopping, watch
+from casulo.runtimes.local import cgroups, container, host, roots, seccomp, stopping, watch
 from casulo.runtimes.local.bundle import DAEMON_PATH, ISOLATED_DIR, Bind, Bundle
 from casulo.runtimes.local.container import Container, Folder
 from casulo.runtimes.local.networks import Attachment, Network, RoutedNetwork, SocketNetwork
+from casulo.runtimes.local.roots import Root, Roots
 from casulo.runtimes.local.settings import LocalSettings
 from casulo.runtimes.local.stirring import Stirrer
 
@@ -59,9 +59,16 @@ class LocalRuntime:
 
     name = "local"
 
-    def __init__(self, settings: LocalSettings, data: Path, start_timeout_seconds: float = 30) -> None:
+    def __init__(
+        self,
+        settings: LocalSettings,
+        data: Path,
+        start_timeout_seconds: float = 30,
+        images: ImagesSettings | None = None,
+    ) -> None:
         self._settings = settings
         self._data = data
+        self._image_settings = images or ImagesSettings()
         self._start_timeout = start_timeout_seconds
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="local")
         self._watch = watch.Watch(self._ended)
@@ -92,6 +99,8 @@ class LocalRuntime:
         """Prepare host, packet filter, image and the first slots."""
         self._on_exit = on_exit
         await self._run(self._prepare)
+        self._roots = Roots(self._image_settings, self._host)
+        await self._roots.open(await self.list())
         self.pause = LocalPause(self._host)
         self._refill = asyncio.create_task(self._keep_spares())
 
@@ -111,11 +120,6 @@ class LocalRuntime:
             for nesting in (False, True)
         }
         self._daemon = daemon.install(prepared.programs / "daemon", daemon.host_architecture())
-        self._image = host_image.prepare(
-            self._data / "images" / "host",
-            None if prepared.rootless else prepared.id_base,
-            tuple(map(str, host_resolvers())),
-        )
 
     async def _keep_spares(self) -> None:
         """Supervisor: refill after every take, one at a time, since creates need the CPU more."""
@@ -137,6 +141,7 @@ class LocalRuntime:
         self._refill.cancel()
         await asyncio.wait([self._refill])
         self._watch.close()
+        await self._roots.close()
         await self._run(self._give_back)
         self._pool.shutdown()
 
@@ -148,23 +153,12 @@ class LocalRuntime:
             host.release(self._host)
 
     def check(self, spec: Spec) -> None:
-        """Refuse images that are not here yet, and platforms that are not this machine's."""
-        if spec.image != HOST_IMAGE:
-            raise Unsupported(
-                f"the local runtime has no image {spec.image!r}",
-                code=Code.IMAGE_UNSUPPORTED,
-                hint="use the image 'host', this machine's own programs in a sandbox",
-            )
-        here = daemon.host_architecture()
-        if spec.platform and (spec.platform.os, spec.platform.arch) != ("linux", here):
-            raise Unsupported(
-                f"the image 'host' is linux/{here}, not {spec.platform.os}/{spec.platform.arch}",
-                code=Code.IMAGE_UNSUPPORTED,
-                hint="leave the platform out or ask for this machine's",
-            )
+        """Refuse names that are none, and platforms that are not this machine's."""
+        roots.check(spec)
 
     async def provide(self, sandbox_id: str, spec: Spec, credentials: Credentials | None = None) -> None:
-        """Nothing: this machine's own programs are here."""
+        """Fetch the image if it is not here, and hold it."""
+        await self._roots.provide(sandbox_id, spec, credentials)
 
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
         """Start one container; undone completely on any error, cancellation included."""
@@ -192,39 +186,30 @@ class LocalRuntime:
             raise
 
     def _create(self, sandbox_id: str, spec: Spec) -> _Started:
+        root = self._roots.take(sandbox_id)
         folder = self._folder(sandbox_id)
         folder.create(self._host.id_base)
+        folder.link_layers(root.layers)
         attachment = self._network.attach(folder)
         group = self._host.group(sandbox_id)
         group.create(spec.resources, self._host.id_base)
-        self._write_names(folder, sandbox_id, attachment)
+        self._roots.write_names(root, folder.upper, hostname(sandbox_id), attachment.address)
         if isolated_sessions(spec.extensions):
             folder.create_isolated(self._host.id_base)
         box = Container(
             host=self._host,
-            bundle=self._bundle(sandbox_id, spec, attachment, group),
+            bundle=self._bundle(sandbox_id, spec, root, attachment, group),
             group=group,
             folder=folder,
-            lower=self._image.root,
             daemon=self._daemon,
         )
-        document = self._document(sandbox_id, spec, attachment)
+        document = self._document(sandbox_id, spec, root, attachment)
         return self._boot(box, document, spec)
 
-    def _write_names(self, folder: Folder, sandbox_id: str, attachment: Attachment) -> None:
-        etc = folder.upper / "etc"
-        etc.mkdir()
-        os.chown(etc, self._host.id_base, self._host.id_base)
-        name = hostname(sandbox_id)
-        for file, text in (
-            ("hostname", f"{name}\n"),
-            ("hosts", f"127.0.0.1 localhost\n::1 localhost\n{attachment.address} {name}\n"),
-        ):
-            (etc / file).write_text(text)
-            os.chown(etc / file, self._host.id_base, self._host.id_base)
-
-    def _bundle(self, sandbox_id: str, spec: Spec, attachment: Attachment, group: cgroups.Group) -> Bundle:
-        image = [Bind(Path(path), path) for path in self._image.binds]
+    def _bundle(
+        self, sandbox_id: str, spec: Spec, root: Root, attachment: Attachment, group: cgroups.Group
+    ) -> Bundle:
+        image = [Bind(Path(path), path) for path in root.binds]
         nesting = isolated_sessions(spec.extensions)
         isolated = [Bind(self._folder(sandbox_id).isolated, ISOLATED_DIR, True)] if nesting else []
         limits = [Bind(path, target) for target, path in group.visible().items()]
@@ -247,20 +232,27 @@ class LocalRuntime:
             user_namespace=self._host.user_namespace,
             clone3=self._host.closed_to_namespaces,
             nesting=nesting,
+            own_run=root.own_run,
             id_base=self._host.id_base,
             cgroup_name=group.name,
             max_open_files=self._host.max_open_files,
             seccomp_program=self._filters[nesting],
         )
 
-    def _document(self, sandbox_id: str, spec: Spec, attachment: Attachment) -> bootchannel.BootDocument:
+    def _document(
+        self, sandbox_id: str, spec: Spec, root: Root, attachment: Attachment
+    ) -> bootchannel.BootDocument:
         return bootchannel.BootDocument(
             sandbox_id=sandbox_id,
             access_token=secrets.token_urlsafe(24),
             listen=(attachment.listen,),
-            entrypoint=spec.entrypoint,
-            env=bootchannel.environment(sandbox_id, spec, image_env=self._image.environment),
-            cwd=self._image.workdir,
+            entrypoint=root.arguments,
+            env=bootchannel.environment(sandbox_id, spec, image_env=root.environment, home=root.user.home),
+            cwd=root.workdir,
+            uid=root.user.uid,
+            gid=root.user.gid,
+            groups=root.user.groups,
+            directories=root.directories,
             log_cap_bytes=self._settings.log_cap_bytes,
             pre_start=spec.pre_start,
             periodic=spec.periodic,
@@ -291,6 +283,7 @@ class LocalRuntime:
             return await self._run(functools.partial(self._destroy, sandbox_id, handle, grace_seconds))
         finally:
             await self._network.unpublish(self._folder(sandbox_id))
+            await self._roots.release(sandbox_id)
 
     def _destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
         folder = self._folder(sandbox_id)
