@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from casulo.client.lifecycle import AsyncClient
 from casulo.client.sandbox import AsyncSandbox
-from casulo.model.errors import CasuloError, NotFound
+from casulo.model.errors import CasuloError, NotFound, RuntimeFailure
 
 KIB, MIB = 1024, 1024 * 1024
 SIZES = [0, 1, 17 * KIB, 18 * KIB, 19 * KIB, 64 * KIB, MIB - 1, MIB, MIB + 1, 100 * MIB]
@@ -136,3 +137,24 @@ async def test_upload_from_an_open_file(box: AsyncSandbox, folder: str, tmp_path
         await box.files.write(f"{folder}/remote", opened)
     assert await box.files.read_bytes(f"{folder}/remote") == local.read_bytes()
     await box.files.rmdir(folder)
+
+
+async def test_a_tree_with_special_files_is_copied_without_them_and_says_so(
+    box: AsyncSandbox, folder: str, tmp_path: Path
+) -> None:
+    await box.commands.run(
+        ["sh", "-c", 'mkfifo "$0/a-pipe"; echo kept >"$0/kept"; ln -s kept "$0/link"', folder]
+    )
+    with pytest.raises(RuntimeFailure, match="a-pipe"):
+        await box.files.download(folder, tmp_path / "copy")
+    copied = next(tmp_path.rglob("kept")).parent
+    assert sorted(path.name for path in copied.iterdir()) == ["kept", "link"]
+    assert (copied / "link").read_text() == "kept\n"
+
+
+async def test_a_file_of_a_sandbox_that_is_gone_is_not_absent(client: AsyncClient) -> None:
+    box = await AsyncSandbox.create("host", client=client)
+    assert not await box.files.exists("/none") and await box.files.exists("/")
+    await box.kill()
+    with pytest.raises(CasuloError):
+        await box.files.exists("/")

@@ -118,7 +118,9 @@ class AsyncFiles:
         """Whether there is an entry, of whatever kind; a symbolic link counts even when it leads nowhere."""
         try:
             await self.info(path)
-        except NotFound:
+        except NotFound as error:
+            if error.code != Code.FILE_NOT_FOUND:  # the sandbox itself may be what is gone
+                raise
             return False
         return True
 

@@ -109,7 +109,9 @@ def size_of(local: Path) -> int:
 async def _is_directory(files: AsyncFiles, path: str) -> bool:
     try:
         return (await files.info(path)).type == "directory"
-    except NotFound:
+    except NotFound as error:
+        if error.code != Code.FILE_NOT_FOUND:
+            raise
         return False
 
 
@@ -142,9 +144,24 @@ def _unpack(reading: int, place: Path) -> None:
             tarfile.open(fileobj=pipe, mode="r|", bufsize=CHUNK) as archive,
         ):
             place.mkdir(exist_ok=True)
-            archive.extractall(place, filter="data")
+            left_out: list[str] = []
+            archive.extractall(place, filter=lambda member, path: _plain(member, path, left_out))
     except tarfile.FilterError as error:
         raise RuntimeFailure(f"refused to unpack: {error}", code=Code.INVALID_PARAMETER) from error
+    if left_out:
+        raise RuntimeFailure(
+            f"copied all but {len(left_out)} pipes, sockets or devices: {', '.join(left_out[:10])}",
+            code=Code.INVALID_PARAMETER,
+            hint="they mean nothing outside the sandbox; remove them there to copy without this error",
+        )
+
+
+def _plain(member: tarfile.TarInfo, path: str, left_out: list[str]) -> tarfile.TarInfo | None:
+    """What may be unpacked; what is no file, directory or link is noted and skipped."""
+    if member.isfile() or member.isdir() or member.issym() or member.islnk():
+        return tarfile.data_filter(member, path)
+    left_out.append(member.name)
+    return None
 
 
 def _write_all(pipe: RawIOBase, data: bytes) -> None:
