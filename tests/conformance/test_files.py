@@ -142,9 +142,8 @@ async def test_upload_from_an_open_file(box: AsyncSandbox, folder: str, tmp_path
 async def test_a_tree_with_special_files_is_copied_without_them_and_says_so(
     box: AsyncSandbox, folder: str, tmp_path: Path
 ) -> None:
-    await box.commands.run(
-        ["sh", "-c", 'mkfifo "$0/a-pipe"; echo kept >"$0/kept"; ln -s kept "$0/link"', folder]
-    )
+    made = 'mkdir "$0"; mkfifo "$0/a-pipe"; echo kept >"$0/kept"; ln -s kept "$0/link"'
+    assert (await box.commands.run(["sh", "-ec", made, folder])).exit_code == 0
     with pytest.raises(RuntimeFailure, match="a-pipe"):
         await box.files.download(folder, tmp_path / "copy")
     copied = next(tmp_path.rglob("kept")).parent
