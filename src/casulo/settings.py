@@ -15,7 +15,12 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from casulo.control.settings import ControlSettings, RenewIntentSettings, SandboxSettings
+from casulo.control.settings import (
+    ControlSettings,
+    RenewIntentSettings,
+    SandboxSettings,
+    SnapshotSettings,
+)
 from casulo.images.settings import ImagesSettings
 from casulo.model.draft import nearest
 from casulo.model.errors import CasuloError, Code, InvalidRequest
@@ -104,6 +109,7 @@ class Settings(_Table):
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
     renew_intent: RenewIntentSettings = RenewIntentSettings()
+    snapshot: SnapshotSettings = SnapshotSettings()
 
     @classmethod
     def load(cls, path: Path | None, env: Mapping[str, str]) -> Settings:
@@ -140,6 +146,7 @@ class Settings(_Table):
         return ControlSettings(
             sandbox=self.sandbox,
             renew_intent=self.renew_intent,
+            snapshot=self.snapshot,
             max_sandbox_timeout_seconds=self.server.max_sandbox_timeout_seconds,
         )
 

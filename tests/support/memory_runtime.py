@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from casulo.model.credentials import Credentials
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
+from casulo.model.snapshot import snapshot_not_found
 from casulo.runtimes.base import Capabilities, ExitListener, Reality, Snapshots
 
 
@@ -35,16 +36,23 @@ class World:
     boxes: dict[str, Box] = field(default_factory=dict)
     created: list[str] = field(default_factory=list)
     destroyed: Counter[str] = field(default_factory=Counter)
+    snapshots: dict[str, bool] = field(default_factory=dict)
+    """By id, whether it is complete."""
 
 
 class MemoryRuntime:
     """Set an event or an error to slow down or spoil the next calls."""
 
-    def __init__(self, world: World, name: str = "memory", *, can_pause: bool = True) -> None:
+    def __init__(
+        self, world: World, name: str = "memory", *, can_pause: bool = True, can_snapshot: bool = True
+    ) -> None:
         self.name = name
         self.world = world
         self.pause: MemoryPause | None = MemoryPause(self) if can_pause else None
-        self.snapshots: Snapshots | None = None
+        self.snapshots: Snapshots | None = MemorySnapshots(self) if can_snapshot else None
+        self.may_snapshot = _open_gate()
+        self.snapshot_error: Exception | None = None
+        self.remove_error: Exception | None = None
         self.may_provide = _open_gate()
         self.provided: list[tuple[str, Credentials | None]] = []
         self.provide_error: Exception | None = None
@@ -83,6 +91,8 @@ class MemoryRuntime:
         self.provided.append((sandbox_id, credentials))
         if self.provide_error:
             raise self.provide_error
+        if spec.snapshot_id and not self.world.snapshots.get(spec.snapshot_id):
+            raise snapshot_not_found(spec.snapshot_id)
         await self.may_provide.wait()
 
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
@@ -160,6 +170,35 @@ class MemoryPause:
         if box is None or not box.alive:
             raise RuntimeFailure("it is not running")
         box.frozen = frozen
+
+
+class MemorySnapshots:
+    """Taking one is remembering its id."""
+
+    def __init__(self, runtime: MemoryRuntime) -> None:
+        self._runtime = runtime
+
+    async def take(self, snapshot_id: str, sandbox_id: str, spec: Spec, handle: Handle) -> None:
+        known = self._runtime.world.snapshots
+        box = self._runtime.world.boxes[sandbox_id]
+        known[snapshot_id] = False
+        try:
+            await self._runtime.may_snapshot.wait()
+            assert not box.frozen, "a paused sandbox would be woken"
+            if self._runtime.snapshot_error:
+                raise self._runtime.snapshot_error
+        except BaseException:
+            del known[snapshot_id]
+            raise
+        known[snapshot_id] = True
+
+    async def remove(self, snapshot_id: str) -> None:
+        if self._runtime.remove_error:
+            raise self._runtime.remove_error
+        self._runtime.world.snapshots.pop(snapshot_id, None)
+
+    async def list(self) -> set[str]:
+        return set(self._runtime.world.snapshots)
 
 
 def _open_gate() -> asyncio.Event:

@@ -13,18 +13,13 @@ from casulo.model.credentials import Credentials
 from casulo.model.draft import Draft
 from casulo.model.errors import Code, InvalidRequest, Unsupported
 from casulo.model.sandbox import Hook, Platform
+from casulo.model.snapshot import SnapshotState
 from casulo.model.states import State
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _STATES = {state.lower(): state for state in State}
 
 _REFUSED: list[tuple[Callable[[CreateSandboxRequest], object], str, str, str]] = [
-    (
-        lambda r: (r.snapshotId or "").strip(),
-        Code.SNAPSHOT_NOT_IMPLEMENTED,
-        "snapshotId: this server cannot restore snapshots",
-        "create the sandbox from an image",
-    ),
     (
         lambda r: r.templateId,
         Code.TEMPLATE_NOT_SUPPORTED,
@@ -69,9 +64,10 @@ def draft_of(request: CreateSandboxRequest) -> Draft:
     for asked_for, code, message, hint in _REFUSED:
         if asked_for(request):
             raise Unsupported(message, code=code, hint=hint)
-    assert request.image is not None  # every other source was refused
+    # Every other source was refused; the image of a snapshot is filled in where the snapshot is known.
     return Draft(
-        image=request.image.uri,
+        image=request.image.uri if request.image else "",
+        snapshot_id=(request.snapshotId or "").strip() or None,
         entrypoint=tuple(request.entrypoint) if request.entrypoint is not None else None,
         resource_limits=request.resourceLimits or {},
         env={key: value for key, value in (request.env or {}).items() if value is not None},
@@ -85,8 +81,8 @@ def draft_of(request: CreateSandboxRequest) -> Draft:
     )
 
 
-def _credentials(image: ImageSpec) -> Credentials | None:
-    return Credentials(image.auth.username, image.auth.password) if image.auth else None
+def _credentials(image: ImageSpec | None) -> Credentials | None:
+    return Credentials(image.auth.username, image.auth.password) if image and image.auth else None
 
 
 def _pre_start(lifecycle: Lifecycle | None) -> Hook | None:
@@ -104,6 +100,13 @@ def states_of(texts: Iterable[str]) -> frozenset[State] | None:
     """The states of a list filter, in any case. None when only states are asked for that no sandbox has."""
     wanted = [text.strip().lower() for text in texts]
     known = frozenset(_STATES[text] for text in wanted if text in _STATES)
+    return None if wanted and not known else known
+
+
+def snapshot_states_of(texts: Iterable[str]) -> frozenset[SnapshotState] | None:
+    """The same for snapshots."""
+    wanted = [text.strip().lower() for text in texts]
+    known = frozenset(state for state in SnapshotState if state.lower() in wanted)
     return None if wanted and not known else known
 
 

@@ -232,7 +232,8 @@ class SandboxBody(BaseModel):
     """A sandbox as every call but create returns it."""
 
     id: str
-    image: ImageRef | None = None
+    image: ImageRef | None = Field(default=None, description="Absent when it was restored from a snapshot.")
+    snapshotId: str | None = None
     platform: PlatformRef | None = None
     status: SandboxStatus
     metadata: dict[str, str]
@@ -253,6 +254,7 @@ class CreateSandboxResponse(BaseModel):
     """The new sandbox. `casulo` saves our own client the lookup of its daemon's endpoint."""
 
     id: str
+    snapshotId: str | None = None
     platform: PlatformRef | None = None
     status: SandboxStatus
     metadata: dict[str, str]
@@ -317,7 +319,8 @@ class CapabilityReport(BaseModel):
 
 def sandbox_body(sandbox: Sandbox) -> SandboxBody:
     """A sandbox on the wire."""
-    return SandboxBody(image=ImageRef(uri=sandbox.spec.image), **_common(sandbox))
+    image = None if sandbox.spec.snapshot_id else ImageRef(uri=sandbox.spec.image)
+    return SandboxBody(image=image, **_common(sandbox))
 
 
 def create_response(sandbox: Sandbox, endpoint: Endpoint | None) -> CreateSandboxResponse:
@@ -330,6 +333,7 @@ def _common(sandbox: Sandbox) -> dict[str, Any]:
     echoed = {key: value for key, value in spec.extensions.items() if key.startswith(_ECHOED)}
     return {
         "id": sandbox.id,
+        "snapshotId": spec.snapshot_id,
         "platform": PlatformRef(os=spec.platform.os, arch=spec.platform.arch) if spec.platform else None,
         "status": SandboxStatus(
             state=status.state, reason=status.reason, message=status.message, lastTransitionAt=status.since
@@ -342,15 +346,18 @@ def _common(sandbox: Sandbox) -> dict[str, Any]:
     }
 
 
-def list_body(page: Page) -> SandboxList:
+def list_body(page: Page[Sandbox]) -> SandboxList:
     """One page on the wire."""
-    return SandboxList(
-        items=[sandbox_body(sandbox) for sandbox in page.items],
-        pagination=Pagination(
-            page=page.page,
-            pageSize=page.page_size,
-            totalItems=page.total,
-            totalPages=page.total_pages,
-            hasNextPage=page.has_next,
-        ),
+    items = [sandbox_body(sandbox) for sandbox in page.items]
+    return SandboxList(items=items, pagination=pagination_of(page))
+
+
+def pagination_of(page: Page[Any]) -> Pagination:
+    """Where in the list a page is, on the wire."""
+    return Pagination(
+        page=page.page,
+        pageSize=page.page_size,
+        totalItems=page.total,
+        totalPages=page.total_pages,
+        hasNextPage=page.has_next,
     )

@@ -23,6 +23,7 @@ from casulo.cli import (
     sandbox,
     server,
     shell,
+    snapshot,
     version,
 )
 from casulo.cli.arguments import Format
@@ -50,6 +51,7 @@ app.add_typer(code.app, name="code")
 app.add_typer(file.app, name="file")
 app.add_typer(image.app, name="image")
 app.add_typer(isolated.app, name="isolated")
+app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(config.app, name="config")
 app.command("doctor", context_settings=CONTEXT)(doctor.doctor)
 app.command("version", context_settings=CONTEXT)(version.version)

@@ -48,6 +48,9 @@ Ready = Annotated[
 def create(
     ctx: typer.Context,
     image: Annotated[str | None, typer.Option("-i", "--image", help="Image; `host` by default.")] = None,
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", "--snapshot-id", help="Id of a snapshot, instead of an image.")
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("-f", "--file", help="The whole request as JSON in wire form.")
     ] = None,
@@ -79,13 +82,16 @@ def create(
         "extensions": pairs(extension, "--extension"),
         "resources": pairs(resource, "--resource"),
         "isolation": isolation,
+        "snapshot": snapshot,
     }
+    if image and snapshot:
+        raise typer.BadParameter("give an image or a snapshot, not both")
     if file is not None:
         if image or timeout is not None or any(given.values()):
             raise typer.BadParameter("the file holds the whole request; give no other option with it")
         given = {"image": None, "timeout": None, "request": _request(file)}
     else:
-        given |= _defaults(state, image, timeout)
+        given |= _defaults(state, image, snapshot, timeout)
     info = run(_create(state, given, ready_timeout))
     printer = state.printer()
     if printer.json:
@@ -113,11 +119,11 @@ def _request(file: Path) -> dict[str, Any]:
     return request
 
 
-def _defaults(state: State, image: str | None, timeout: float | None) -> dict[str, Any]:
+def _defaults(state: State, image: str | None, snapshot: str | None, timeout: float | None) -> dict[str, Any]:
     """What the config file's [defaults] say where no option was given."""
     defaults = state.config().get("defaults", {})
     chosen: dict[str, Any] = {}
-    if uri := image or defaults.get("image"):
+    if snapshot is None and (uri := image or defaults.get("image")):
         chosen["image"] = uri
     if timeout is None and "timeout" in defaults:
         timeout = lifetime(str(defaults["timeout"]))

@@ -20,6 +20,7 @@ from casulo.client.lifecycle import AsyncClient
 from casulo.client.records import Endpoint, FileChange, FileInfo, Metrics, Process, SandboxInfo, SandboxPage
 from casulo.client.results import CommandFailed, CommandStatus, Logs, Result
 from casulo.client.sandbox import AsyncSandbox
+from casulo.client.snapshots import Snapshot, SnapshotPage
 from casulo.client.stream import Ending, Exit, Output, Started
 from casulo.client.sync import Client, Sandbox
 from casulo.model.errors import (
@@ -72,6 +73,8 @@ __all__ = [
     "Sandbox",
     "SandboxInfo",
     "SandboxPage",
+    "Snapshot",
+    "SnapshotPage",
     "Started",
     "StreamBroken",
     "TimedOut",

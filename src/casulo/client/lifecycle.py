@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 from casulo.client.connection import Connection
 from casulo.client.records import Endpoint, SandboxInfo, SandboxPage, moment, parse
+from casulo.client.snapshots import AsyncSnapshots
 from casulo.client.transport import PAUSES, Answer, Transport, encode
 from casulo.model.errors import Code, InvalidRequest
 
@@ -34,6 +35,7 @@ class AsyncClient:
     ) -> None:
         self.connection = connection or Connection.resolve()
         self.transport = Transport(self.connection.request_timeout, retry_pauses)
+        self.snapshots = AsyncSnapshots(self._call)
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SandboxInfo:
-    """A sandbox as the server describes it. `expires_at` is None when it stays until it is killed."""
+    """A sandbox as the server describes it. `expires_at` is None when it stays until it is killed.
+
+    One that was restored has a `snapshot_id` and no `image`.
+    """
 
     id: str
     state: str
@@ -29,6 +32,7 @@ class SandboxInfo:
     entrypoint: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     extensions: Mapping[str, str] = field(default_factory=dict)
+    snapshot_id: str | None = None
 
     @staticmethod
     def read(data: Any) -> SandboxInfo:
@@ -46,6 +50,7 @@ class SandboxInfo:
             entrypoint=tuple(data.get("entrypoint") or ()),
             metadata=dict(data.get("metadata") or {}),
             extensions=dict(data.get("extensions") or {}),
+            snapshot_id=str(data["snapshotId"]) if data.get("snapshotId") else None,
         )
 
 

@@ -21,6 +21,8 @@ from casulo.client.isolated import AsyncIsolated
 from casulo.client.lifecycle import AsyncClient, Duration, HasClient, seconds
 from casulo.client.records import Endpoint, Metrics, Process, SandboxInfo, SandboxPage, parse
 from casulo.client.sessions import AsyncSessions
+from casulo.client.snapshots import DEFAULT_TIMEOUT as SNAPSHOT_TIMEOUT
+from casulo.client.snapshots import Snapshot
 from casulo.client.stream import Frames
 from casulo.client.terminals import AsyncTerminals
 from casulo.model.errors import (
@@ -81,6 +83,7 @@ class AsyncSandbox:
         cls,
         image: str | None = DEFAULT_IMAGE,
         *,
+        snapshot: Snapshot | str | None = None,
         entrypoint: Sequence[str] | None = None,
         timeout: Duration | None = DEFAULT_TIMEOUT,
         env: Mapping[str, str] | None = None,
@@ -96,12 +99,16 @@ class AsyncSandbox:
     ) -> AsyncSandbox:
         """Create a sandbox and return when it is ready for its first command.
 
+        It begins with the files of `image`, or of a `snapshot`, which brings its image along.
         `timeout` None keeps it until it is killed. `resources` are quantities such as {"cpu": "500m",
         "memory": "1Gi"}. `request` adds members in wire form that have no argument here. What was made is
         removed again when it does not become ready.
         """
+        if snapshot is not None and image == DEFAULT_IMAGE:
+            image = None
         body = {
             "image": {"uri": image} if image else None,
+            "snapshotId": snapshot.id if isinstance(snapshot, Snapshot) else snapshot,
             "entrypoint": list(entrypoint) if entrypoint else None,
             "timeout": int(seconds("timeout", timeout)) if timeout is not None else None,
             "env": dict(env or {}),
@@ -209,6 +216,13 @@ class AsyncSandbox:
         self._channel.forget()
         await self._client.resume(self.id)
         await self._until("Running", seconds("ready_timeout", ready_timeout))
+
+    async def snapshot(
+        self, name: str | None = None, *, wait: bool = True, timeout: Duration = SNAPSHOT_TIMEOUT
+    ) -> Snapshot:
+        """Keep its files; it stands still for a moment. With `wait` the snapshot is Ready on return."""
+        limit = seconds("timeout", timeout)
+        return await self._client.snapshots.create(self.id, name, wait=wait, timeout=limit)
 
     async def patch_metadata(self, changes: Mapping[str, str | None]) -> SandboxInfo:
         """Set the given keys, remove those whose value is None, leave the others."""

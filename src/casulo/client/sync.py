@@ -14,7 +14,17 @@ from casulo.client.lifecycle import AsyncClient
 from casulo.client.records import SandboxInfo
 from casulo.client.sandbox import AsyncSandbox
 from casulo.client.sessions import AsyncSession, AsyncSessions
+from casulo.client.snapshots import AsyncSnapshots
 from casulo.client.terminals import AsyncTerminal, AsyncTerminals
+
+
+class Snapshots(Twin[AsyncSnapshots]):
+    """See AsyncSnapshots."""
+
+    create = blocking(AsyncSnapshots.create)
+    list = blocking(AsyncSnapshots.list)
+    get = blocking(AsyncSnapshots.get)
+    delete = blocking(AsyncSnapshots.delete)
 
 
 class Client(Twin[AsyncClient]):
@@ -22,6 +32,7 @@ class Client(Twin[AsyncClient]):
 
     def __init__(self, connection: Connection | None = None) -> None:
         super().__init__(AsyncClient(connection))
+        self.snapshots = Snapshots(self._source.snapshots)
 
     def __enter__(self) -> Client:
         return self
@@ -266,6 +277,7 @@ class Sandbox(Twin[AsyncSandbox]):
     renew = blocking(AsyncSandbox.renew)
     pause = blocking(AsyncSandbox.pause)
     resume = blocking(AsyncSandbox.resume)
+    snapshot = blocking(AsyncSandbox.snapshot)
     patch_metadata = blocking(AsyncSandbox.patch_metadata)
     endpoint = blocking(AsyncSandbox.endpoint)
     health = blocking(AsyncSandbox.health)

@@ -16,13 +16,15 @@ from casulo.control.pauses import Pauses
 from casulo.control.reconcile import Reconciler
 from casulo.control.renewals import Renewals
 from casulo.control.settings import ControlSettings
+from casulo.control.snapshots import Snapshots
 from casulo.control.starts import Claimed, Starts
 from casulo.control.stops import Stops
 from casulo.control.transitions import Reason, ended
 from casulo.model import labels
-from casulo.model.draft import Draft, complete, ends_at
+from casulo.model.draft import RUNTIME, Draft, complete, ends_at
 from casulo.model.errors import Code, Conflict, InvalidRequest, NotFound
 from casulo.model.sandbox import Exit, Handle, Sandbox, Spec
+from casulo.model.snapshot import restored
 from casulo.model.states import ENDED, State, Status
 from casulo.runtimes.base import Runtime
 from casulo.runtimes.registry import Registry
@@ -36,6 +38,7 @@ _CLOSE_SECONDS = 10.0
 class Lifecycle:
     """Create, look at, change and end sandboxes. One object per server; errors are typed.
 
+    `snapshots` is the same for snapshots.
     The caller opens the store before and closes it after.
     """
 
@@ -47,7 +50,8 @@ class Lifecycle:
         self._starts = Starts(self._context, self._stops)
         self._pauses = Pauses(self._context)
         self._reconciler = Reconciler(self._context, self._starts, self._stops)
-        chores = (self._stops.retry, self._reconciler.look_again)
+        self.snapshots = Snapshots(self._context)
+        chores = (self._stops.retry, self._reconciler.look_again, self.snapshots.retry)
         self._expiry = Expiry(self._context, self._stops, chores)
         self._renewals = Renewals(self._context, self._expiry)
         self._expiring: asyncio.Task[None] | None = None
@@ -63,6 +67,7 @@ class Lifecycle:
         Unsupported says why the default runtime cannot work on this host.
         """
         await self._context.runtimes.open(self._exited)
+        await self.snapshots.recover()
         await self._reconciler.run()
         self._expiring = asyncio.get_running_loop().create_task(self._expiry.run(), name="expiry")
 
@@ -107,7 +112,7 @@ class Lifecycle:
         """The sandbox, or NotFound."""
         return await self._context.get(sandbox_id)
 
-    async def list(self, query: Query) -> Page:
+    async def list(self, query: Query) -> Page[Sandbox]:
         """One page, newest first."""
         return await self._context.store.list(query)
 
@@ -163,7 +168,7 @@ class Lifecycle:
         return _reachable(sandbox)
 
     async def _create(self, draft: Draft, key: str | None, request_hash: str) -> Sandbox:
-        runtime = self._context.runtimes.pick(draft)
+        runtime, draft = await self._sourced(draft)
         able = runtime.capabilities
         defaults = self._context.settings.defaults
         spec = complete(draft, defaults, features=able.features, missing=able.missing)
@@ -173,6 +178,16 @@ class Lifecycle:
         created = await self._starts.run(sandbox, runtime, claim, draft.credentials)
         self._expiry.notice(created.expires_at)
         return created
+
+    async def _sourced(self, draft: Draft) -> tuple[Runtime, Draft]:
+        """Who runs it; a snapshot's sandbox goes to where its files are."""
+        if draft.snapshot_id is None:
+            return self._context.runtimes.pick(draft), draft
+        snapshot = await self.snapshots.get(draft.snapshot_id)
+        completed = restored(draft, snapshot)
+        self._context.runtimes.named(snapshot.runtime)
+        there = replace(completed, extensions={**completed.extensions, RUNTIME: snapshot.runtime})
+        return self._context.runtimes.pick(there), completed
 
     def _new(self, spec: Spec, draft: Draft, runtime: Runtime) -> Sandbox:
         now = self._context.now()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the Casulo authors
-"""Settings of the lifecycle service: the `[sandbox]` and `[renew_intent]` tables."""
+"""Settings of the lifecycle service: the `[sandbox]`, `[snapshot]` and `[renew_intent]` tables."""
 
 from __future__ import annotations
 
@@ -59,6 +59,15 @@ class RenewIntentSettings(BaseModel):
     """At most one extension of the same sandbox in this time."""
 
 
+class SnapshotSettings(BaseModel):
+    """The `[snapshot]` table."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    take_timeout_seconds: float = Field(default=600, gt=0)
+    """A snapshot that is not done by then has failed, and its sandbox goes on."""
+
+
 class ControlSettings(BaseModel):
     """All that the lifecycle service is told."""
 
@@ -66,6 +75,7 @@ class ControlSettings(BaseModel):
 
     sandbox: SandboxSettings = SandboxSettings()
     renew_intent: RenewIntentSettings = RenewIntentSettings()
+    snapshot: SnapshotSettings = SnapshotSettings()
     max_sandbox_timeout_seconds: int | None = None
 
     @property

@@ -55,7 +55,8 @@ class Draft:
     """A create request as the caller meant it, before any default.
 
     `entrypoint` None leaves it to the image. `isolation` may also be given as an extension, which wins.
-    `credentials` are for the image's registry, and are not part of the spec.
+    `credentials` are for the image's registry, and are not part of the spec. With a `snapshot_id` the
+    image is the snapshot's, and is filled in by `casulo.model.snapshot.restored`.
     """
 
     image: str
@@ -71,6 +72,7 @@ class Draft:
     periodic: tuple[Hook, ...] = ()
     volumes: tuple[Volume, ...] = ()
     credentials: Credentials | None = None
+    snapshot_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def complete(
         pre_start=draft.pre_start,
         periodic=draft.periodic,
         volumes=draft.volumes,
+        snapshot_id=draft.snapshot_id,
     )
 
 

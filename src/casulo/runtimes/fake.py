@@ -17,10 +17,8 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
 
 import structlog
 
@@ -32,10 +30,10 @@ from casulo.model.errors import Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Exit, Handle, Isolation, Spec
 from casulo.runtimes import bootchannel, processtree
 from casulo.runtimes.base import Capabilities, ExitListener, Reality, Snapshots
+from casulo.runtimes.fakesnapshots import FakeSnapshots, to_its_end
 from casulo.runtimes.local import watch
 from casulo.runtimes.local.stopping import read_exit
 
-T = TypeVar("T")
 _ASK_SECONDS = 2.0
 _END_SECONDS = 10.0
 _log = structlog.get_logger(__name__)
@@ -52,14 +50,15 @@ class FakeRuntime:
         self._execd = execd
         self._watch = watch.Watch(self._ended)
         self.pause: FakePause | None = FakePause()
-        self.snapshots: Snapshots | None = None
+        self._kept = FakeSnapshots(data / "fake-snapshots", lambda name: Folder(self._folders / name).home)
+        self.snapshots: Snapshots | None = self._kept
 
     @property
     def capabilities(self) -> Capabilities:
         """Nothing is isolated, and no limit holds."""
         return Capabilities(
             isolations=frozenset({Isolation.AUTO}),
-            features=frozenset({"pause"}),
+            features=frozenset({"pause", "snapshot"}),
             missing={"isolation.container": "the fake runtime isolates nothing; enable the local runtime"},
         )
 
@@ -69,6 +68,7 @@ class FakeRuntime:
         if self._execd is None:
             self._execd = daemon.execd_binary(daemon.host_architecture())
         self._folders.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._kept.prepare()
         _log.warning("fake_runtime.no_isolation", note="sandboxes run as plain processes of this machine")
 
     async def close(self) -> None:
@@ -112,7 +112,7 @@ class FakeRuntime:
         with ExitStack() as stack:
             stack.enter_context(ours)
             with theirs:
-                pid, started = await _to_its_end(functools.partial(self._spawn, folder, theirs.fileno()))
+                pid, started = await to_its_end(functools.partial(self._spawn, folder, spec, theirs.fileno()))
             descriptors = folder.descriptors(stack)
             document = _document(folder, sandbox_id, spec, token)
             limit = bootchannel.start_limit(self._start_timeout, spec)
@@ -120,12 +120,14 @@ class FakeRuntime:
         host, port = _address(ready)
         return Handle(host, port, token, {"pid": pid, "started": started})
 
-    def _spawn(self, folder: Folder, boot_fd: int) -> tuple[int, int]:
+    def _spawn(self, folder: Folder, spec: Spec, boot_fd: int) -> tuple[int, int]:
         """A process that waits for its boot message, already noted on disk.
 
         Should the server die before the note, the daemon sees the channel close and ends by itself.
         """
         folder.create()
+        if spec.snapshot_id:
+            self._kept.restore(spec.snapshot_id, folder.home)
         with folder.daemon_log.open("ab") as log:
             process = subprocess.Popen(
                 [str(self._execd), "--boot-fd", "0"],
@@ -169,11 +171,11 @@ class FakePause:
 
     async def pause(self, sandbox_id: str, handle: Handle) -> None:
         """Stop every process of the tree."""
-        await _to_its_end(functools.partial(processtree.stop, _process_of(handle)[0]))
+        await to_its_end(functools.partial(processtree.stop, _process_of(handle)[0]))
 
     async def resume(self, sandbox_id: str, handle: Handle) -> None:
         """Continue every process of the tree."""
-        await _to_its_end(functools.partial(processtree.resume, _process_of(handle)[0]))
+        await to_its_end(functools.partial(processtree.resume, _process_of(handle)[0]))
 
 
 class Folder:
@@ -277,16 +279,6 @@ def _end(pid: int, started: int) -> None:
         raise RuntimeFailure(f"process {pid} does not end", code=Code.SANDBOX_DELETE_FAILED)
     with contextlib.suppress(ChildProcessError):  # it may have ended unseen, as a child of ours
         os.waitpid(pid, os.WNOHANG)
-
-
-async def _to_its_end(work: Callable[[], T]) -> T:
-    """Run in a thread. A thread cannot be stopped half-way, so cancellation waits for its end."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.gather(running, return_exceptions=True)
-        raise
 
 
 def _process_of(handle: Handle) -> tuple[int, int]:

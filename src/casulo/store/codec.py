@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import RowMapping
 
 from casulo.model.sandbox import Exit, Handle, Sandbox, Spec
+from casulo.model.snapshot import Snapshot, SnapshotState, SnapshotStatus
 from casulo.model.states import State, Status
 from casulo.store.query import Record
 
@@ -67,6 +68,36 @@ def from_row(row: RowMapping) -> Record:
         exit=load(Exit, row["exit"]),
     )
     return Record(sandbox, row["version"])
+
+
+def to_snapshot_row(snapshot: Snapshot) -> dict[str, Any]:
+    """All columns."""
+    return {
+        "id": snapshot.id,
+        "sandbox_id": snapshot.sandbox_id,
+        "name": snapshot.name,
+        "state": snapshot.status.state.value,
+        "reason": snapshot.status.reason,
+        "message": snapshot.status.message,
+        "since": to_micros(snapshot.status.since),
+        "created_at": to_micros(snapshot.created_at),
+        "runtime": snapshot.runtime,
+        "spec": dump(Spec, snapshot.spec),
+    }
+
+
+def from_snapshot_row(row: RowMapping) -> Snapshot:
+    """The snapshot that `to_snapshot_row` was given."""
+    state = SnapshotState(row["state"])
+    return Snapshot(
+        id=row["id"],
+        sandbox_id=row["sandbox_id"],
+        spec=_adapters[Spec].validate_python(row["spec"]),
+        runtime=row["runtime"],
+        status=SnapshotStatus(state, row["reason"], row["message"], from_micros(row["since"])),
+        created_at=from_micros(row["created_at"]),
+        name=row["name"],
+    )
 
 
 def dump(kind: type[T], value: T | None) -> Any:

@@ -7,9 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Generic, TypeVar
 
 from casulo.model.sandbox import Exit, Sandbox
+from casulo.model.snapshot import SnapshotState
 from casulo.model.states import State
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,21 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Page:
+class SnapshotQuery:
+    """One page of the snapshots that are of one sandbox, have one name, and are in any of `states`."""
+
+    sandbox_id: str | None = None
+    name: str | None = None
+    states: frozenset[SnapshotState] = frozenset()
+    page: int = 1
+    page_size: int = 20
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
     """Newest first; `total` counts all matches, not only those on this page."""
 
-    items: tuple[Sandbox, ...]
+    items: tuple[T, ...]
     total: int
     page: int
     page_size: int

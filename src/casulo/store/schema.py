@@ -66,3 +66,20 @@ tombstones = sa.Table(
     sa.Column("exit", sa.JSON(none_as_null=True)),
     sa.Index("ix_tombstones_deleted_at", "deleted_at"),
 )
+
+snapshots = sa.Table(
+    "snapshots",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("sandbox_id", sa.String(64), nullable=False),
+    sa.Column("name", sa.String(255), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("reason", sa.String(64), nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("since", sa.BigInteger, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("runtime", sa.String(32), nullable=False),
+    sa.Column("spec", sa.JSON, nullable=False),
+    sa.Index("ix_snapshots_newest", "created_at", "id"),
+    sa.Index("ix_snapshots_sandbox", "sandbox_id"),
+)

@@ -23,6 +23,7 @@ from casulo.store import codec, engine, migrations
 from casulo.store import statements as sql
 from casulo.store.query import Claim, Page, Query, Record, Tombstone
 from casulo.store.schema import labels, sandboxes
+from casulo.store.snapshots import SnapshotRows
 
 T = TypeVar("T")
 Change = Callable[[Sandbox], Sandbox]
@@ -35,6 +36,7 @@ class Store:
     def __init__(self, connection: sa.Connection, thread: ThreadPoolExecutor, exclusive: bool) -> None:
         self._connection = connection
         self._thread = thread
+        self.snapshots = SnapshotRows(self._call)
         # What the only writer wrote last is what a read would find. The store's thread changes it.
         self._latest: dict[str, Sandbox] | None = {} if exclusive else None
 
@@ -75,7 +77,7 @@ class Store:
         """Replace the row by a tombstone; `release_claim` lets its idempotency key be used again."""
         await self._call(self._remove, tombstone, release_claim)
 
-    async def list(self, query: Query) -> Page:
+    async def list(self, query: Query) -> Page[Sandbox]:
         """One page, newest first; sandboxes of the same microsecond stay in the order of their ids."""
         return await self._call(_list, query)
 
@@ -238,7 +240,7 @@ def _remove(connection: sa.Connection, tombstone: Tombstone, release_claim: bool
             connection.execute(sql.RELEASE_CLAIM, {"sandbox_id": sandbox_id})
 
 
-def _list(connection: sa.Connection, query: Query) -> Page:
+def _list(connection: sa.Connection, query: Query) -> Page[Sandbox]:
     wanted = sa.and_(sa.true(), *_conditions(query))
     rows = (
         sa.select(sandboxes)

@@ -101,17 +101,21 @@ class Lab:
         self.services.remove(service)
         mine = asyncio.current_task()
         tasks = [t for t in asyncio.all_tasks() if t is not mine and _is_of_service(t)]
-        before = dict(self.world.boxes)
+        before, kept = dict(self.world.boxes), dict(self.world.snapshots)
         await service.store.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.world.boxes.clear()
         self.world.boxes.update(before)
+        self.world.snapshots.clear()
+        self.world.snapshots.update(kept)
 
 
 def _is_of_service(task: asyncio.Task[Any]) -> bool:
-    return task.get_name().startswith(("start", "stop", "pause", "resume", "exit", "expiry", "remove"))
+    return task.get_name().startswith(
+        ("start", "stop", "pause", "resume", "exit", "expiry", "remove", "snapshot")
+    )
 
 
 async def until(holds: Callable[[], Any], within: float = 5.0) -> None:

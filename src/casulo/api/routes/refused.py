@@ -11,12 +11,6 @@ from casulo.model.errors import Code, Unsupported
 
 router = APIRouter(tags=["Not supported"], responses=respond.errors(501))
 
-_SNAPSHOTS = [
-    ("POST", "/sandboxes/{sandbox_id}/snapshots"),
-    ("GET", "/snapshots"),
-    ("GET", "/snapshots/{snapshot_id}"),
-    ("DELETE", "/snapshots/{snapshot_id}"),
-]
 _TEMPLATES = [
     ("POST", "/templates"),
     ("GET", "/templates"),
@@ -32,15 +26,6 @@ _POOLS = [
 ]
 _POLICY = "/sandboxes/{sandbox_id}/networkpolicy"
 _POLICIES = [(method, _POLICY) for method in ("GET", "PUT", "PATCH", "DELETE")]
-
-
-async def snapshots() -> None:
-    """Snapshots are not supported."""
-    raise Unsupported(
-        "this server cannot make or keep snapshots",
-        code=Code.SNAPSHOT_NOT_IMPLEMENTED,
-        hint="download what you need from the sandbox before you delete it",
-    )
 
 
 async def templates() -> None:
@@ -75,7 +60,6 @@ def _operation_id(method: str, path: str) -> str:
 
 
 for _endpoint, _routes in (
-    (snapshots, _SNAPSHOTS),
     (templates, _TEMPLATES),
     (pools, _POOLS),
     (network_policy, _POLICIES),
