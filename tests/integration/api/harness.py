@@ -52,6 +52,7 @@ class SocketRuntime:
 
     name = "socket"
     pause: Pause | None = Freeze()
+    snapshots = None
 
     def __init__(self, port: int) -> None:
         self.port = port
