@@ -11,7 +11,7 @@ import sys
 NAMES = (
     "create", "exec", "delete", "idle", "list", "leak",
     "stream", "transfer", "parallel", "session",
-    "unpack", "code", "interpreter",
+    "unpack", "code", "interpreter", "snapshot",
 )  # fmt: skip
 
 

@@ -218,6 +218,10 @@ class ImageStore:
         """Every image, by name."""
         return await asyncio.to_thread(self._list)
 
+    async def share(self, holder: str, other: str) -> Image | None:
+        """Let `other` hold what `holder` holds, too, whatever its names stand for by now; None without."""
+        return await asyncio.to_thread(self._share, holder, other)
+
     async def release(self, holder: str) -> None:
         """End a hold. Idempotent."""
         await asyncio.to_thread(self._shelf.release, holder)
@@ -240,18 +244,25 @@ class ImageStore:
     def _local(self, need: _Need) -> Image | None:
         with locks.held(self._shelf.lock, shared=True):
             stored = self._stored(need)
-            if stored is None:
-                return None
-            inner = stored.parsed
-            if any(self._shelf.layer_info(diff_id, need.ids) is None for diff_id in inner.diff_ids):
-                return None
-            layers = [self._shelf.layer(diff_id, need.ids) for diff_id in inner.diff_ids]
-            layers = layers or [self._shelf.empty_layer(need.ids)]
-            if need.holder:
-                keys = [layer_key(diff_id, need.ids) for diff_id in inner.diff_ids]
-                self._shelf.hold(need.holder, stored.digest, keys, self._owner)
-        name = need.reference.familiar
-        return Image(name, stored.digest, tuple(layers), inner.config, need.ids, inner.platform)
+            return self._whole(stored, need.reference.familiar, need.ids, need.holder) if stored else None
+
+    def _share(self, holder: str, other: str) -> Image | None:
+        with locks.held(self._shelf.lock, shared=True):
+            digest, _ = self._shelf.held().get(holder, ("", frozenset()))
+            stored = self._shelf.stored(digest) if digest else None
+            return self._whole(stored, stored.digest, self._ids, other) if stored else None
+
+    def _whole(self, stored: Stored, name: str, ids: Ids, holder: str) -> Image | None:
+        """The image if all of its layers are unpacked; held from now on if there is a holder."""
+        inner = stored.parsed
+        if any(self._shelf.layer_info(diff_id, ids) is None for diff_id in inner.diff_ids):
+            return None
+        layers = [self._shelf.layer(diff_id, ids) for diff_id in inner.diff_ids]
+        if holder:
+            keys = [layer_key(diff_id, ids) for diff_id in inner.diff_ids]
+            self._shelf.hold(holder, stored.digest, keys, self._owner)
+        whole = tuple(layers) or (self._shelf.empty_layer(ids),)
+        return Image(name, stored.digest, whole, inner.config, ids, inner.platform)
 
     def _stored(self, need: _Need) -> Stored | None:
         digest = self._shelf.digest_of(need.reference.canonical, platform_text(need.platform))

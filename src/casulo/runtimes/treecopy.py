@@ -17,6 +17,7 @@ from pathlib import Path
 from casulo.model.errors import Code, RuntimeFailure
 
 _COPY = (
+    "setpriv", "--pdeathsig", "KILL",  # or it would go on after a server that was killed
     "cp", "--recursive", "--no-dereference", "--preserve=mode,ownership,timestamps,links,xattr",
     "--reflink=auto", "--sparse=auto", "--no-target-directory", "--",
 )  # fmt: skip

@@ -25,6 +25,7 @@ import uvloop
 
 from casulo.api.serve import server_config
 from casulo.control.lifecycle import Lifecycle
+from casulo.model.credentials import Credentials
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 from casulo.runtimes.base import Capabilities, ExitListener, Pause, Reality
 from casulo.runtimes.registry import Registry
@@ -74,6 +75,9 @@ class SocketRuntime:
 
     def check(self, spec: Spec) -> None:
         """Everything is fine."""
+
+    async def provide(self, sandbox_id: str, spec: Spec, credentials: Credentials | None = None) -> None:
+        """Nothing is needed."""
 
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
         await asyncio.sleep(self.delay)

@@ -11,7 +11,7 @@ import asyncio
 import os
 import stat
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from casulo.images import daemon, reference, view
@@ -23,10 +23,12 @@ from casulo.images.store import Image, ImageStore
 from casulo.images.users import User
 from casulo.model.credentials import Credentials
 from casulo.model.draft import HOST_IMAGE
-from casulo.model.errors import Code, InvalidRequest, RuntimeFailure, Unsupported
+from casulo.model.errors import Code, Conflict, InvalidRequest, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Spec
+from casulo.model.snapshot import snapshot_not_found
 from casulo.network.filter import host_resolvers
 from casulo.runtimes.local.host import Host
+from casulo.runtimes.local.snapshotshelf import SnapshotShelf
 
 _ROOT = User(0, 0, home="/root")
 
@@ -46,6 +48,7 @@ class Root:
 
     `arguments` start the sandbox. `own_run` leaves the image its /run; otherwise that is in memory.
     `names` are further files of /etc, by name; `directories` are made inside when they are missing.
+    `written` is the topmost layer where a sandbox wrote it: what it did to / itself is seen there.
     """
 
     layers: tuple[Path, ...]
@@ -58,12 +61,14 @@ class Root:
     own_run: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     directories: tuple[str, ...] = ()
+    written: Path | None = None
 
 
 class Roots:
     """The roots of sandboxes that are about to start, and the store that their images come from."""
 
-    def __init__(self, settings: ImagesSettings, host: Host) -> None:
+    def __init__(self, settings: ImagesSettings, host: Host, shelf: SnapshotShelf) -> None:
+        self._shelf = shelf
         self.ids = Ids(None) if host.rootless else Ids(host.id_base)
         self._store = ImageStore(settings.place(host.data), settings, self.ids, owner=host.instance)
         self._host_folder = host.data / "images" / "host"
@@ -72,7 +77,8 @@ class Roots:
     async def open(self, live: Collection[str]) -> None:
         """Prepare the store and the machine's own image; images of sandboxes not in `live` are let go."""
         await self._store.open()
-        await self._store.release_all_but(live)
+        await asyncio.to_thread(self._shelf.prepare, live)
+        await self._store.release_all_but({*live, *map(holder_of, self._shelf.snapshots())})
         self._resolvers = tuple(map(str, host_resolvers()))
         self._host_image = await asyncio.to_thread(
             host_image.prepare, self._host_folder, self.ids.base, self._resolvers
@@ -84,6 +90,9 @@ class Roots:
 
     async def provide(self, sandbox_id: str, spec: Spec, credentials: Credentials | None) -> None:
         """Have the root of a sandbox ready for `take`, and its image held until `release`."""
+        if spec.snapshot_id is not None:
+            self._provided[sandbox_id] = await self._restored(sandbox_id, spec, spec.snapshot_id)
+            return
         if spec.image == HOST_IMAGE:
             self._provided[sandbox_id] = self._host_root(spec)
             return
@@ -97,8 +106,44 @@ class Roots:
             raise RuntimeFailure(f"no image was provided for {sandbox_id}", code=Code.SANDBOX_START_FAILED)
         return root
 
+    async def _restored(self, sandbox_id: str, spec: Spec, snapshot_id: str) -> Root:
+        """The snapshot's layers on top of the image that they were written over."""
+        kept = await asyncio.to_thread(self._shelf.hold, snapshot_id, sandbox_id)
+        if kept is None:
+            raise snapshot_not_found(snapshot_id)
+        if kept.ids != self.ids.name:
+            raise Conflict(
+                f"snapshot {snapshot_id} has files of users that sandboxes of this server do not have",
+                code=Code.SNAPSHOT_INVALID_RESTORE_CONFIG,
+                hint="run the server as the user, and with the [local] userns, that it was taken with",
+            )
+        over = self._shelf.places(kept)
+        if kept.image == HOST_IMAGE:
+            return await asyncio.to_thread(self._host_root, spec, over)
+        image = await self._store.share(holder_of(snapshot_id), sandbox_id)
+        if image is None:
+            raise snapshot_not_found(snapshot_id)
+        whole = replace(image, layers=(*image.layers, *over))
+        root = await asyncio.to_thread(self._image_root, whole, spec)
+        return replace(root, written=over[-1])
+
+    async def share(self, holder: str, other: str) -> str:
+        """Let `other` hold the image that `holder` holds, too; its digest."""
+        image = await self._store.share(holder, other)
+        if image is None:
+            raise RuntimeFailure(f"the image of {holder} is not held", code=Code.SNAPSHOT_CREATE_FAILED)
+        return image.digest
+
+    async def let_go(self, holder: str) -> None:
+        """End a hold that `share` began. Idempotent."""
+        await self._store.release(holder)
+
     def write_names(self, root: Root, upper: Path, hostname: str, address: str) -> None:
         """What the sandbox is called, in the layer that it writes to. Nothing there is its own yet."""
+        if root.written:
+            status = root.written.stat()
+            os.chown(upper, status.st_uid, status.st_gid)
+            upper.chmod(stat.S_IMODE(status.st_mode))
         etc = upper / "etc"
         etc.mkdir()
         etc.chmod(root.etc.mode)
@@ -112,14 +157,18 @@ class Roots:
             os.chown(etc / name, *self.ids.owner(0, 0, b"/etc"))
 
     async def release(self, sandbox_id: str) -> None:
-        """Let the image go. Idempotent."""
+        """Let image and snapshot go. Idempotent."""
         self._provided.pop(sandbox_id, None)
+        await asyncio.to_thread(self._shelf.release, sandbox_id)
         await self._store.release(sandbox_id)
 
-    def _host_root(self, spec: Spec) -> Root:
+    def _host_root(self, spec: Spec, over: tuple[Path, ...] = ()) -> Root:
         image = self._host_image
+        layers = (image.root, *over)
         return Root(
-            layers=(image.root,),
+            layers=layers,
+            written=over[-1] if over else None,
+            etc=_etc(HOST_IMAGE, layers, self.ids) if over else Etc(),
             arguments=spec.entrypoint,
             environment=image.environment,
             workdir=image.workdir,
@@ -135,7 +184,7 @@ class Roots:
             environment=process.env,
             workdir=process.cwd,
             user=image.user(),
-            etc=_etc(image),
+            etc=_etc(image.name, image.layers, image.ids),
             own_run=True,
             names={"resolv.conf": resolvers},
             directories=image.config.volumes,
@@ -156,14 +205,19 @@ def check(spec: Spec) -> None:
         )
 
 
-def _etc(image: Image) -> Etc:
-    status = view.status(image.layers, image.ids, "/etc")
+def _etc(name: str, layers: tuple[Path, ...], ids: Ids) -> Etc:
+    status = view.status(layers, ids, "/etc")
     if status is None:
         return Etc()
     if not stat.S_ISDIR(status.st_mode):
         raise InvalidRequest(
-            f"the image {image.name} cannot be started: its /etc is no directory",
+            f"{name} cannot be started: its /etc is no directory",
             code=Code.IMAGE_INVALID,
-            hint="build the image with a plain directory /etc",
+            hint="begin from something with a plain directory /etc",
         )
-    return Etc(stat.S_IMODE(status.st_mode), *image.ids.original(status.st_uid, status.st_gid))
+    return Etc(stat.S_IMODE(status.st_mode), *ids.original(status.st_uid, status.st_gid))
+
+
+def holder_of(snapshot_id: str) -> str:
+    """Under which name a snapshot holds its image."""
+    return f"snapshot-{snapshot_id}"

@@ -29,13 +29,15 @@ from casulo.model.draft import ISOLATED_SESSIONS_FEATURE, isolated_sessions
 from casulo.model.errors import CasuloError, Code, RuntimeFailure
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 from casulo.runtimes import bootchannel
-from casulo.runtimes.base import Capabilities, ExitListener, Reality, Snapshots
+from casulo.runtimes.base import Capabilities, ExitListener, Reality
 from casulo.runtimes.local import cgroups, container, host, roots, seccomp, stopping, watch
 from casulo.runtimes.local.bundle import DAEMON_PATH, ISOLATED_DIR, Bind, Bundle
 from casulo.runtimes.local.container import Container, Folder
 from casulo.runtimes.local.networks import Attachment, Network, RoutedNetwork, SocketNetwork
 from casulo.runtimes.local.roots import Root, Roots
 from casulo.runtimes.local.settings import LocalSettings
+from casulo.runtimes.local.snapshots import LocalSnapshots
+from casulo.runtimes.local.snapshotshelf import SnapshotShelf
 from casulo.runtimes.local.stirring import Stirrer
 
 T = TypeVar("T")
@@ -75,12 +77,12 @@ class LocalRuntime:
         self._wanted = asyncio.Event()
         self._refill: asyncio.Task[None] | None = None
         self.pause: LocalPause | None = None
-        self.snapshots: Snapshots | None = None
+        self.snapshots: LocalSnapshots | None = None
 
     @property
     def capabilities(self) -> Capabilities:
         """What containers on this host can do."""
-        features = {"pause", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"}
+        features = {"pause", "snapshot", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"}
         missing = {
             "limits.disk": "this runtime has no quota on what a sandbox writes to its disk",
             "gpu": "this runtime hands no GPU devices to sandboxes",
@@ -99,8 +101,11 @@ class LocalRuntime:
         """Prepare host, packet filter, image and the first slots."""
         self._on_exit = on_exit
         await self._run(self._prepare)
-        self._roots = Roots(self._image_settings, self._host)
+        shelf = SnapshotShelf(self._host.data / "snapshots")
+        self._roots = Roots(self._image_settings, self._host, shelf)
         await self._roots.open(await self.list())
+        self.snapshots = kept = LocalSnapshots(self._host, self._roots, shelf)
+        await self._run(kept.thaw_forgotten)
         self.pause = LocalPause(self._host)
         self._refill = asyncio.create_task(self._keep_spares())
 
