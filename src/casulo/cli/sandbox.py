@@ -36,6 +36,9 @@ WATCH_SECONDS = 1.0
 Metadata = Annotated[
     list[str] | None, typer.Option("-m", "--metadata", metavar="KEY=VALUE", help="Metadata label.")
 ]
+SnapshotId = Annotated[
+    str | None, typer.Option("--snapshot", "--snapshot-id", help="Id of a snapshot, instead of an image.")
+]
 Ready = Annotated[
     float,
     typer.Option(
@@ -48,9 +51,7 @@ Ready = Annotated[
 def create(
     ctx: typer.Context,
     image: Annotated[str | None, typer.Option("-i", "--image", help="Image; `host` by default.")] = None,
-    snapshot: Annotated[
-        str | None, typer.Option("--snapshot", "--snapshot-id", help="Id of a snapshot, instead of an image.")
-    ] = None,
+    snapshot: SnapshotId = None,
     file: Annotated[
         Path | None, typer.Option("-f", "--file", help="The whole request as JSON in wire form.")
     ] = None,
@@ -84,8 +85,6 @@ def create(
         "isolation": isolation,
         "snapshot": snapshot,
     }
-    if image and snapshot:
-        raise typer.BadParameter("give an image or a snapshot, not both")
     if file is not None:
         if image or timeout is not None or any(given.values()):
             raise typer.BadParameter("the file holds the whole request; give no other option with it")
@@ -121,6 +120,8 @@ def _request(file: Path) -> dict[str, Any]:
 
 def _defaults(state: State, image: str | None, snapshot: str | None, timeout: float | None) -> dict[str, Any]:
     """What the config file's [defaults] say where no option was given."""
+    if image and snapshot:
+        raise typer.BadParameter("give an image or a snapshot, not both")
     defaults = state.config().get("defaults", {})
     chosen: dict[str, Any] = {}
     if snapshot is None and (uri := image or defaults.get("image")):

@@ -104,11 +104,8 @@ class AsyncSandbox:
         "memory": "1Gi"}. `request` adds members in wire form that have no argument here. What was made is
         removed again when it does not become ready.
         """
-        if snapshot is not None and image == DEFAULT_IMAGE:
-            image = None
         body = {
-            "image": {"uri": image} if image else None,
-            "snapshotId": snapshot.id if isinstance(snapshot, Snapshot) else snapshot,
+            **_source(image, snapshot),
             "entrypoint": list(entrypoint) if entrypoint else None,
             "timeout": int(seconds("timeout", timeout)) if timeout is not None else None,
             "env": dict(env or {}),
@@ -293,6 +290,16 @@ class AsyncSandbox:
                 )
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _SLOWEST_POLL)
+
+
+def _source(image: str | None, snapshot: Snapshot | str | None) -> dict[str, Any]:
+    """What the files are taken from: an image that is not the default one besides a snapshot is a mistake."""
+    if snapshot is not None and image == DEFAULT_IMAGE:
+        image = None
+    return {
+        "image": {"uri": image} if image else None,
+        "snapshotId": snapshot.id if isinstance(snapshot, Snapshot) else snapshot,
+    }
 
 
 async def _made(
