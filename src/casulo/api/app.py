@@ -14,7 +14,7 @@ from casulo.api import errors, openapi
 from casulo.api.auth import KeyCheck
 from casulo.api.edge import Edge
 from casulo.api.proxy.front import ProxyFront
-from casulo.api.routes.context import Context
+from casulo.api.routes.context import Application
 from casulo.control.lifecycle import Lifecycle
 from casulo.settings import Settings
 
@@ -37,10 +37,10 @@ def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
         redirect_slashes=False,
         lifespan=lifespan,
     )
-    app.state.context = Context(settings, lifecycle)
+    app.state.application = Application(settings, lifecycle)
     errors.install(app)
     app.include_router(openapi.documented_routes())
     app.include_router(openapi.versioned_routes(), include_in_schema=False)
     app.openapi = openapi.schema  # type: ignore[method-assign]
-    app.add_middleware(Edge, keys=KeyCheck(settings.server.api_key), proxy=proxy)
+    app.add_middleware(Edge, keys=KeyCheck(settings.server.api_key, lifecycle.keys), proxy=proxy)
     return app

@@ -1,33 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the Casulo authors
-"""Who may call: the API key of the server, compared in constant time."""
+"""Who calls: the server's own key, compared in constant time, or one of those that its operator made."""
 
 from __future__ import annotations
 
 import hmac
 
+from starlette.types import Scope as AsgiScope
+
 from casulo.api.proxy.headers import value_of
 from casulo.api.proxy.upstream import Headers
+from casulo.control.keys import Keys
 from casulo.model.errors import Code, Unauthenticated
+from casulo.model.keys import OPERATOR, Caller
 
 HEADER = "OPEN-SANDBOX-API-KEY"
 OPEN_PATHS = frozenset({"/health", "/version", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
 
 _HINT = f"send it in the header {HEADER}; a local server keeps it in the file api-key of its data directory"
+_NOBODY = Caller("nobody", "")
 
 
 class KeyCheck:
-    """Lets everybody pass when no key is configured."""
+    """Lets everybody pass as the operator when the server has no key of its own."""
 
-    def __init__(self, api_key: str | None) -> None:
-        self._key = api_key.encode() if api_key else None
+    def __init__(self, api_key: str | None, keys: Keys) -> None:
+        self._own = api_key.encode() if api_key else None
+        self._keys = keys
 
-    def require(self, headers: Headers) -> None:
-        """Raise Unauthenticated unless the right key is among the headers."""
-        if self._key is None:
-            return
+    def caller(self, headers: Headers) -> Caller:
+        """Whose key is among the headers; Unauthenticated when there is none, or a wrong one."""
         given = value_of(headers, HEADER.lower().encode())
+        if self._own is None:
+            return self._keys.caller(given or b"") or OPERATOR
         if not given:
             raise Unauthenticated("this server needs an API key", code=Code.MISSING_API_KEY, hint=_HINT)
-        if not hmac.compare_digest(given, self._key):
-            raise Unauthenticated("the API key is wrong", code=Code.INVALID_API_KEY, hint=_HINT)
+        if hmac.compare_digest(given, self._own):
+            return OPERATOR
+        if found := self._keys.caller(given):
+            return found
+        raise Unauthenticated("the API key is wrong", code=Code.INVALID_API_KEY, hint=_HINT)
+
+    def proxied(self, headers: Headers) -> Caller:
+        """As `caller`, for a request to a sandbox's port: it needs a key only where there are several.
+
+        With the server's own key alone, browsers reach web ports without one, as clients expect.
+        """
+        return self.caller(headers) if self._keys.exist else OPERATOR
+
+
+def note_caller(scope: AsgiScope, caller: Caller) -> None:
+    """Remember who sent the request of `scope`."""
+    scope.setdefault("state", {})["caller"] = caller
+
+
+def caller_of(scope: AsgiScope) -> Caller:
+    """Who sent the request of `scope`; somebody without any right where nobody was asked for a key."""
+    found: Caller = scope.get("state", {}).get("caller", _NOBODY)
+    return found

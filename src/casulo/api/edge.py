@@ -17,11 +17,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from casulo.api import cors, errors
-from casulo.api.auth import OPEN_PATHS, KeyCheck
+from casulo.api.auth import OPEN_PATHS, KeyCheck, note_caller
 from casulo.api.proxy.front import ProxyFront
 from casulo.api.proxy.headers import value_of
-from casulo.api.proxy.route import target_of
+from casulo.api.proxy.route import Target, target_of
 from casulo.model.errors import CasuloError
+from casulo.model.keys import Caller
 
 REQUEST_ID = b"x-request-id"
 
@@ -62,16 +63,22 @@ class Edge:
             await Response()(scope, receive, _with_headers(answer, cors.preflight_headers(scope)))
             return
         target = target_of(scope)
-        if target is None or target.climbs:
-            self._require_key(scope)
         if target is None:
+            self._identify(scope)
             await self._app(scope, receive, answer)
         else:
-            await self._proxy.http(target, scope, receive, answer)
+            await self._proxy.http(target, self._guest(target, scope), scope, receive, answer)
 
-    def _require_key(self, scope: Scope) -> None:
+    def _identify(self, scope: Scope) -> None:
         if scope["path"].removeprefix(scope.get("root_path", "")) not in OPEN_PATHS:
-            self._keys.require(scope["headers"])
+            note_caller(scope, self._keys.caller(scope["headers"]))
+
+    def _guest(self, target: Target, scope: Scope) -> Caller:
+        """On whose behalf a proxied request goes; a path that climbs could mean something else."""
+        check = self._keys.caller if target.climbs else self._keys.proxied
+        caller = check(scope["headers"])
+        note_caller(scope, caller)
+        return caller
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         target = target_of(scope)
@@ -79,12 +86,11 @@ class Edge:
             await self._app(scope, receive, send)  # there is no other WebSocket: the router refuses it
             return
         try:
-            if target.climbs:
-                self._keys.require(scope["headers"])
+            caller = self._guest(target, scope)
         except CasuloError as error:
             await self._proxy.refuse(receive, send, error)
         else:
-            await self._proxy.websocket(target, scope, receive, send)
+            await self._proxy.websocket(target, caller, scope, receive, send)
 
 
 class _Clock:

@@ -20,6 +20,7 @@ from casulo.model.errors import (
     CasuloError,
     Code,
     Conflict,
+    Forbidden,
     InvalidRequest,
     NotFound,
     RuntimeFailure,
@@ -39,6 +40,7 @@ _BY_CODE = {
 _BY_CLASS: dict[type[CasuloError], int] = {
     InvalidRequest: 400,
     Unauthenticated: 401,
+    Forbidden: 403,
     NotFound: 404,
     Conflict: 409,
     RuntimeFailure: 500,

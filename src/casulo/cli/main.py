@@ -19,6 +19,7 @@ from casulo.cli import (
     file,
     image,
     isolated,
+    key,
     run,
     sandbox,
     server,
@@ -52,6 +53,7 @@ app.add_typer(file.app, name="file")
 app.add_typer(image.app, name="image")
 app.add_typer(isolated.app, name="isolated")
 app.add_typer(snapshot.app, name="snapshot")
+app.add_typer(key.app, name="key")
 app.add_typer(config.app, name="config")
 app.command("doctor", context_settings=CONTEXT)(doctor.doctor)
 app.command("version", context_settings=CONTEXT)(version.version)

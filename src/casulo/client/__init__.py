@@ -26,6 +26,7 @@ from casulo.client.sync import Client, Sandbox
 from casulo.model.errors import (
     CasuloError,
     Conflict,
+    Forbidden,
     InvalidRequest,
     NotFound,
     RuntimeFailure,
@@ -60,6 +61,7 @@ __all__ = [
     "FileChange",
     "FileInfo",
     "FilesChanged",
+    "Forbidden",
     "InvalidRequest",
     "IsolatedSessionInfo",
     "Logs",

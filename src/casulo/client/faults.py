@@ -21,6 +21,7 @@ from casulo.model.errors import (
     CasuloError,
     Code,
     Conflict,
+    Forbidden,
     InvalidRequest,
     NotFound,
     RuntimeFailure,
@@ -39,7 +40,7 @@ BAD_ANSWER = "CLIENT::BAD_ANSWER"
 _BY_STATUS: dict[int, type[CasuloError]] = {
     400: InvalidRequest,
     401: Unauthenticated,
-    403: Unauthenticated,
+    403: Forbidden,
     404: NotFound,
     409: Conflict,
     413: InvalidRequest,

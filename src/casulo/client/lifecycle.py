@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 from casulo.client.connection import Connection
-from casulo.client.records import Endpoint, SandboxInfo, SandboxPage, moment, parse
+from casulo.client.records import Endpoint, KeyInfo, SandboxInfo, SandboxPage, moment, parse
 from casulo.client.snapshots import AsyncSnapshots
 from casulo.client.transport import PAUSES, Answer, Transport, encode
 from casulo.model.errors import Code, InvalidRequest
@@ -133,6 +133,34 @@ class AsyncClient:
         answer = await self._call("GET", f"{_path(sandbox_id)}/endpoints/{port}{query}")
         found = parse(lambda data: Endpoint.read(data, self.connection.scheme), answer.json())
         return self._with_key(found) if proxied else found
+
+    async def create_key(
+        self,
+        name: str,
+        *,
+        scopes: Iterable[str] = ("create",),
+        limits: Mapping[str, Any] | None = None,
+        shared_with: str | None = None,
+    ) -> tuple[KeyInfo, str]:
+        """Make an API key; returns it and its secret, which nobody can read again. Needs an admin key."""
+        request: dict[str, Any] = {"name": name, "scopes": [*scopes], "limits": dict(limits or {})}
+        if shared_with is not None:
+            request["sharedWith"] = shared_with
+        return parse(KeyInfo.read_new, (await self._call("POST", "/keys", content=request)).json())
+
+    async def list_keys(self) -> Sequence[KeyInfo]:
+        """Every API key but the server's own. Needs an admin key."""
+        answer = (await self._call("GET", "/keys")).json()
+        return parse(lambda data: [KeyInfo.read(item) for item in data["items"]], answer)
+
+    async def rotate_key(self, name: str) -> tuple[KeyInfo, str]:
+        """Give an API key another secret; the old one is void at once. Needs an admin key."""
+        answer = await self._call("POST", f"/keys/{quote(name, safe='')}/rotate")
+        return parse(KeyInfo.read_new, answer.json())
+
+    async def remove_key(self, name: str) -> None:
+        """Make an API key void; its sandboxes stay. Needs an admin key."""
+        await self._call("DELETE", f"/keys/{quote(name, safe='')}")
 
     def _with_key(self, endpoint: Endpoint) -> Endpoint:
         """What passes through the server also shows the server's key."""

@@ -105,6 +105,37 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
+class KeyInfo:
+    """An API key, without its secret. Keys with the same owner see the same sandboxes."""
+
+    name: str
+    owner: str
+    scopes: tuple[str, ...]
+    limits: Mapping[str, Any]
+    usage: Mapping[str, Any]
+    created_at: datetime
+    rotated_at: datetime | None = None
+
+    @staticmethod
+    def read(data: Any) -> KeyInfo:
+        """From the wire's key object."""
+        return KeyInfo(
+            name=str(data["name"]),
+            owner=str(data["owner"]),
+            scopes=tuple(data["scopes"]),
+            limits=dict(data.get("limits") or {}),
+            usage=dict(data.get("usage") or {}),
+            created_at=moment(data["createdAt"]),
+            rotated_at=moment(data["rotatedAt"]) if data.get("rotatedAt") else None,
+        )
+
+    @staticmethod
+    def read_new(data: Any) -> tuple[KeyInfo, str]:
+        """From the answer that also holds the secret."""
+        return KeyInfo.read(data), str(data["key"])
+
+
+@dataclass(frozen=True)
 class Metrics:
     """What a sandbox uses, measured against its own limits."""
 

@@ -61,6 +61,10 @@ class Client(Twin[AsyncClient]):
     renew = blocking(AsyncClient.renew)
     patch_metadata = blocking(AsyncClient.patch_metadata)
     endpoint = blocking(AsyncClient.endpoint)
+    create_key = blocking(AsyncClient.create_key)
+    list_keys = blocking(AsyncClient.list_keys)
+    rotate_key = blocking(AsyncClient.rotate_key)
+    remove_key = blocking(AsyncClient.remove_key)
 
 
 class Commands(Twin[AsyncCommands]):

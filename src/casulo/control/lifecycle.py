@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from datetime import datetime
 
 from casulo.control.context import Clock, Context, utc_now
 from casulo.control.expiry import Expiry
+from casulo.control.keys import Keys
 from casulo.control.pauses import Pauses
 from casulo.control.reconcile import Reconciler
 from casulo.control.renewals import Renewals
@@ -23,8 +25,9 @@ from casulo.control.transitions import Reason, ended
 from casulo.model import labels
 from casulo.model.draft import RUNTIME, Draft, complete, ends_at
 from casulo.model.errors import Code, Conflict, InvalidRequest, NotFound
+from casulo.model.keys import OPERATOR, Caller
 from casulo.model.sandbox import Exit, Handle, Sandbox, Spec
-from casulo.model.snapshot import restored
+from casulo.model.snapshot import restored, snapshot_not_found
 from casulo.model.states import ENDED, State, Status
 from casulo.runtimes.base import Runtime
 from casulo.runtimes.registry import Registry
@@ -46,6 +49,7 @@ class Lifecycle:
         self, store: Store, runtimes: Registry, settings: ControlSettings, *, now: Clock = utc_now
     ) -> None:
         self._context = Context(store, runtimes, settings, now)
+        self.keys = Keys(store, now)
         self._stops = Stops(self._context)
         self._starts = Starts(self._context, self._stops)
         self._pauses = Pauses(self._context)
@@ -67,6 +71,7 @@ class Lifecycle:
         Unsupported says why the default runtime cannot work on this host.
         """
         await self._context.runtimes.open(self._exited)
+        await self.keys.refresh()
         await self.snapshots.recover()
         await self._reconciler.run()
         self._expiring = asyncio.get_running_loop().create_task(self._expiry.run(), name="expiry")
@@ -86,22 +91,28 @@ class Lifecycle:
         await self._context.tasks.settled()
 
     async def create(
-        self, draft: Draft, *, idempotency_key: str | None = None, request_hash: str = ""
+        self,
+        draft: Draft,
+        *,
+        idempotency_key: str | None = None,
+        request_hash: str = "",
+        caller: Caller = OPERATOR,
     ) -> Sandbox:
-        """Start a sandbox and return it Running.
+        """Start a sandbox for `caller` and return it Running.
 
         Cancelling the call undoes everything, unless an idempotency key was given. With a key, the
         same key and hash give the same sandbox, also concurrently and after a restart; another hash
         is a Conflict (IDEMPOTENCY_CONFLICT).
         """
         if idempotency_key is None:
-            return await self._create(draft, None, "")
+            return await self._create(draft, None, "", caller)
         _check_key(idempotency_key)
+        key = _key_of(caller, idempotency_key)
         while True:
-            claim = await self._context.store.claim(idempotency_key)
+            claim = await self._context.store.claim(key)
             if claim is None:
                 try:
-                    return await self._create(draft, idempotency_key, request_hash)
+                    return await self._create(draft, key, request_hash, caller)
                 except Claimed:
                     continue
             earlier = await self._earlier(claim, request_hash)
@@ -167,29 +178,31 @@ class Lifecycle:
         sandbox = await self._context.get(sandbox_id)
         return _reachable(sandbox)
 
-    async def _create(self, draft: Draft, key: str | None, request_hash: str) -> Sandbox:
-        runtime, draft = await self._sourced(draft)
+    async def _create(self, draft: Draft, key: str | None, request_hash: str, caller: Caller) -> Sandbox:
+        runtime, draft = await self._sourced(draft, caller)
         able = runtime.capabilities
         defaults = self._context.settings.defaults
         spec = complete(draft, defaults, features=able.features, missing=able.missing)
         runtime.check(spec)
-        sandbox = self._new(spec, draft, runtime)
+        sandbox = self._new(spec, draft, runtime, caller.owner)
         claim = None if key is None else Claim(key, request_hash, sandbox.id)
-        created = await self._starts.run(sandbox, runtime, claim, draft.credentials)
+        created = await self._starts.run(sandbox, runtime, claim, draft.credentials, caller.limits)
         self._expiry.notice(created.expires_at)
         return created
 
-    async def _sourced(self, draft: Draft) -> tuple[Runtime, Draft]:
+    async def _sourced(self, draft: Draft, caller: Caller) -> tuple[Runtime, Draft]:
         """Who runs it; a snapshot's sandbox goes to where its files are."""
         if draft.snapshot_id is None:
             return self._context.runtimes.pick(draft), draft
         snapshot = await self.snapshots.get(draft.snapshot_id)
+        if not caller.sees(snapshot.owner):
+            raise snapshot_not_found(snapshot.id)
         completed = restored(draft, snapshot)
         self._context.runtimes.named(snapshot.runtime)
         there = replace(completed, extensions={**completed.extensions, RUNTIME: snapshot.runtime})
         return self._context.runtimes.pick(there), completed
 
-    def _new(self, spec: Spec, draft: Draft, runtime: Runtime) -> Sandbox:
+    def _new(self, spec: Spec, draft: Draft, runtime: Runtime, owner: str) -> Sandbox:
         now = self._context.now()
         return Sandbox(
             id=str(uuid.uuid4()),
@@ -199,12 +212,13 @@ class Lifecycle:
             metadata=dict(draft.metadata),
             expires_at=ends_at(now, spec.timeout_seconds),
             runtime=runtime.name,
+            owner=owner,
         )
 
     async def _earlier(self, claim: Claim, request_hash: str) -> Sandbox | None:
         """The sandbox of a key used before; None when that create failed and the key is free again."""
         if claim.request_hash != request_hash:
-            raise _key_conflict(claim, "was used before with another request")
+            raise _key_conflict("was used before with another request")
         launch = self._context.starting.get(claim.sandbox_id)
         if launch:
             return await asyncio.shield(launch.task)
@@ -216,7 +230,7 @@ class Lifecycle:
             await asyncio.wait([removal])
         if await self._context.store.claim(claim.key) is None:
             return None
-        raise _key_conflict(claim, "made a sandbox that was deleted since")
+        raise _key_conflict("made a sandbox that was deleted since")
 
     def _exited(self, sandbox_id: str, exit_: Exit | None) -> None:
         self._context.tasks.spawn(self._note_exit(sandbox_id, exit_), f"exit of {sandbox_id}")
@@ -258,9 +272,14 @@ def _check_key(key: str) -> None:
         )
 
 
-def _key_conflict(claim: Claim, why: str) -> Conflict:
+def _key_of(caller: Caller, key: str) -> str:
+    """The key as it is stored: two owners may use the same one for two sandboxes."""
+    return f"{caller.owner}/{hashlib.sha256(key.encode()).hexdigest()}" if caller.owner else key
+
+
+def _key_conflict(why: str) -> Conflict:
     return Conflict(
-        f"idempotency key {claim.key!r} {why}",
+        f"the idempotency key {why}",
         code=Code.IDEMPOTENCY_CONFLICT,
         hint="use a new key for a new sandbox",
     )

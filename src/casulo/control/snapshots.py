@@ -57,7 +57,9 @@ class Snapshots:
         _require_running(sandbox)
         now = self._context.now()
         accepted = SnapshotStatus(SnapshotState.CREATING, SnapshotReason.ACCEPTED, "", now)
-        snapshot = Snapshot(str(uuid.uuid4()), sandbox_id, sandbox.spec, sandbox.runtime, accepted, now, name)
+        snapshot = Snapshot(
+            str(uuid.uuid4()), sandbox_id, sandbox.spec, sandbox.runtime, accepted, now, name, sandbox.owner
+        )
         await self._rows.insert(snapshot)
         self._context.tasks.spawn(self._take(snapshot, ability), f"snapshot {snapshot.id}")
         return snapshot

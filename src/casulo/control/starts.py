@@ -20,7 +20,8 @@ from casulo.control.stops import Stops
 from casulo.control.transitions import Reason, moved
 from casulo.model.credentials import Credentials
 from casulo.model.draft import ends_at
-from casulo.model.errors import CasuloError, Code, Conflict, TimedOut
+from casulo.model.errors import CasuloError, Code, Conflict, Forbidden, TimedOut
+from casulo.model.keys import Limits
 from casulo.model.sandbox import Handle, Sandbox
 from casulo.model.states import State
 from casulo.runtimes.base import Runtime
@@ -44,13 +45,18 @@ class Starts:
         self._turns = asyncio.Semaphore(context.settings.sandbox.max_concurrent_starts)
 
     async def run(
-        self, sandbox: Sandbox, runtime: Runtime, claim: Claim | None, credentials: Credentials | None
+        self,
+        sandbox: Sandbox,
+        runtime: Runtime,
+        claim: Claim | None,
+        credentials: Credentials | None,
+        limits: Limits,
     ) -> Sandbox:
-        """Record and start; Claimed when the key is taken.
+        """Record and start; Claimed when the key is taken, Forbidden when it would pass its owner's limits.
 
         When the caller goes away the sandbox is undone, unless a claim lets somebody find it later.
         """
-        task = self._begin(sandbox, runtime, lambda: self._record(sandbox, claim), credentials)
+        task = self._begin(sandbox, runtime, lambda: self._record(sandbox, claim, limits), credentials)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -80,7 +86,7 @@ class Starts:
             return await self._started(sandbox, runtime)
         except asyncio.CancelledError:
             raise _deleted(sandbox.id) from None  # only a stop cancels a start, and it undoes
-        except Claimed:
+        except (Claimed, Forbidden):  # before anything was recorded
             raise
         except Exception as error:  # whatever failed, nothing may stay behind
             if self._stops.running(sandbox.id):
@@ -88,8 +94,8 @@ class Starts:
             await self._undo(sandbox.id)
             raise
 
-    async def _record(self, sandbox: Sandbox, claim: Claim | None) -> None:
-        if await self._context.store.insert(sandbox, claim):
+    async def _record(self, sandbox: Sandbox, claim: Claim | None, limits: Limits) -> None:
+        if await self._context.store.insert(sandbox, claim, limits):
             raise Claimed
 
     async def _clear(self, sandbox: Sandbox, runtime: Runtime) -> None:

@@ -6,6 +6,7 @@
     ├── InvalidRequest     the request is wrong; sending it again unchanged cannot help
     │   └── Unsupported    well formed, but this host or runtime cannot do it
     ├── Unauthenticated    no key, or a wrong one
+    ├── Forbidden          the key is right, but may not do this, or not this much
     ├── NotFound           no such object (deleted and expired ones included)
     ├── Conflict           the object is in a state that forbids the operation
     ├── Unavailable        not now; the same request may succeed later
@@ -65,6 +66,10 @@ class Code:
     ENDPOINT_NOT_READY = "KUBERNETES::POD_IP_NOT_AVAILABLE"  # clients retry on exactly this text
     MISSING_API_KEY = "MISSING_API_KEY"
     INVALID_API_KEY = "INVALID_API_KEY"
+    SCOPE_MISSING = "KEY::SCOPE_MISSING"
+    KEY_NOT_FOUND = "KEY::NOT_FOUND"
+    KEY_EXISTS = "KEY::EXISTS"
+    QUOTA_EXCEEDED = "SANDBOX::QUOTA_EXCEEDED"
     HOST_UNSUPPORTED = "HOST::UNSUPPORTED"
     SERVER_ALREADY_RUNNING = "SERVER::ALREADY_RUNNING"
     UNSUPPORTED_POOL_REF = "SANDBOX::UNSUPPORTED_POOL_REF"
@@ -104,6 +109,10 @@ class Unsupported(InvalidRequest):
 
 class Unauthenticated(CasuloError):
     """The API key is missing or wrong."""
+
+
+class Forbidden(CasuloError):
+    """The key is known, but it may not do this, or not this much."""
 
 
 class NotFound(CasuloError):

@@ -119,3 +119,5 @@ class Sandbox:
     runtime: str = ""
     handle: Handle | None = None
     exit: Exit | None = None
+    owner: str = ""
+    """Whose it is, as API keys name their owners; empty for the server's own key."""

@@ -68,6 +68,7 @@ class Snapshot:
     status: SnapshotStatus
     created_at: datetime
     name: str = ""
+    owner: str = ""
 
 
 def moved(

@@ -50,6 +50,10 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
         "metadata": dict(sandbox.metadata),
         "handle": dump(Handle, sandbox.handle),
         "exit": dump(Exit, sandbox.exit),
+        "owner": sandbox.owner,
+        "cpu_millis": sandbox.spec.resources.cpu_millis,
+        "memory_bytes": sandbox.spec.resources.memory_bytes,
+        "disk_bytes": sandbox.spec.resources.disk_bytes or 0,
     }
 
 
@@ -66,6 +70,7 @@ def from_row(row: RowMapping) -> Record:
         runtime=row["runtime"],
         handle=load(Handle, row["handle"]),
         exit=load(Exit, row["exit"]),
+        owner=row["owner"],
     )
     return Record(sandbox, row["version"])
 
@@ -83,6 +88,7 @@ def to_snapshot_row(snapshot: Snapshot) -> dict[str, Any]:
         "created_at": to_micros(snapshot.created_at),
         "runtime": snapshot.runtime,
         "spec": dump(Spec, snapshot.spec),
+        "owner": snapshot.owner,
     }
 
 
@@ -97,6 +103,7 @@ def from_snapshot_row(row: RowMapping) -> Snapshot:
         status=SnapshotStatus(state, row["reason"], row["message"], from_micros(row["since"])),
         created_at=from_micros(row["created_at"]),
         name=row["name"],
+        owner=row["owner"],
     )
 
 

@@ -18,23 +18,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Query:
-    """One page of the list: any of `states` (empty: all) and every pair of `metadata`."""
+    """One page of the list: any of `states` (empty: all) and every pair of `metadata`.
+
+    `owner` None means everybody's.
+    """
 
     states: frozenset[State] = frozenset()
     metadata: Mapping[str, str] = field(default_factory=dict)
     page: int = 1
     page_size: int = 20
+    owner: str | None = None
 
 
 @dataclass(frozen=True)
 class SnapshotQuery:
-    """One page of the snapshots that are of one sandbox, have one name, and are in any of `states`."""
+    """One page of the snapshots that are of one sandbox, have one name, and are in any of `states`.
+
+    `owner` None means everybody's.
+    """
 
     sandbox_id: str | None = None
     name: str | None = None
     states: frozenset[SnapshotState] = frozenset()
     page: int = 1
     page_size: int = 20
+    owner: str | None = None
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 """The tables, in types that SQLite and PostgreSQL both have.
 
 Times are whole microseconds since 1970 UTC, so that comparing and sorting need no date functions.
-`sandbox_labels` repeats `sandboxes.metadata` in a form that an index can serve; both are written in
-one transaction.
+`sandbox_labels` repeats `sandboxes.metadata` in a form that an index can serve, and three columns of
+`sandboxes` repeat numbers of its spec in a form that can be added up; each is written in one
+transaction with what it repeats.
 """
 
 from __future__ import annotations
@@ -29,8 +30,13 @@ sandboxes = sa.Table(
     sa.Column("metadata", sa.JSON, nullable=False),
     sa.Column("handle", sa.JSON(none_as_null=True)),
     sa.Column("exit", sa.JSON(none_as_null=True)),
+    sa.Column("owner", sa.String(64), nullable=False, server_default=""),
+    sa.Column("cpu_millis", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("memory_bytes", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("disk_bytes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("ix_sandboxes_newest", "created_at", "id"),
     sa.Index("ix_sandboxes_expires_at", "expires_at"),
+    sa.Index("ix_sandboxes_owner", "owner"),
 )
 
 labels = sa.Table(
@@ -80,6 +86,20 @@ snapshots = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("runtime", sa.String(32), nullable=False),
     sa.Column("spec", sa.JSON, nullable=False),
+    sa.Column("owner", sa.String(64), nullable=False, server_default=""),
     sa.Index("ix_snapshots_newest", "created_at", "id"),
     sa.Index("ix_snapshots_sandbox", "sandbox_id"),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("name", sa.String(63), nullable=False, unique=True),
+    sa.Column("owner", sa.String(64), nullable=False),
+    sa.Column("scopes", sa.JSON, nullable=False),
+    sa.Column("limits", sa.JSON, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("rotated_at", sa.BigInteger),
 )

@@ -104,6 +104,8 @@ def _list(connection: sa.Connection, query: SnapshotQuery) -> Page[Snapshot]:
 
 def _conditions(query: SnapshotQuery) -> list[sa.ColumnElement[bool]]:
     found: list[sa.ColumnElement[bool]] = []
+    if query.owner is not None:
+        found.append(snapshots.c.owner == query.owner)
     if query.sandbox_id is not None:
         found.append(snapshots.c.sandbox_id == query.sandbox_id)
     if query.name is not None:

@@ -18,8 +18,9 @@ from typing import Any, Self, TypeVar
 import sqlalchemy as sa
 
 from casulo.model.errors import Unavailable
+from casulo.model.keys import Key, Limits, Usage, check_quota
 from casulo.model.sandbox import Exit, Sandbox
-from casulo.store import codec, engine, migrations
+from casulo.store import codec, engine, keys, migrations
 from casulo.store import statements as sql
 from casulo.store.query import Claim, Page, Query, Record, Tombstone
 from casulo.store.schema import labels, sandboxes
@@ -59,9 +60,14 @@ class Store:
         await self._call(_disconnect)
         self._thread.shutdown(wait=False)
 
-    async def insert(self, sandbox: Sandbox, claim: Claim | None = None) -> Claim | None:
-        """Record a new sandbox; with a claim that somebody holds already, only return theirs."""
-        return await self._call(self._insert, sandbox, claim)
+    async def insert(
+        self, sandbox: Sandbox, claim: Claim | None = None, limits: Limits | None = None
+    ) -> Claim | None:
+        """Record a new sandbox; with a claim that somebody holds already, only return theirs.
+
+        Forbidden when its owner's sandboxes would then hold more than `limits`.
+        """
+        return await self._call(self._insert, sandbox, claim, limits or Limits())
 
     async def get(self, sandbox_id: str) -> Sandbox | None:
         """The sandbox, None when there is none (any more)."""
@@ -101,12 +107,30 @@ class Store:
         """What is left of a sandbox that was deleted not long ago."""
         return await self._call(_tombstone, sandbox_id)
 
+    async def keys(self) -> tuple[Key, ...]:
+        """All API keys, oldest first."""
+        return await self._call(keys.every)
+
+    async def put_key(self, key: Key) -> bool:
+        """Write an API key, new or changed; False when another one has its name."""
+        return await self._call(keys.put, key)
+
+    async def remove_key(self, key_id: str) -> None:
+        """Forget an API key."""
+        await self._call(keys.remove, key_id)
+
+    async def usage(self, owner: str) -> Usage:
+        """What the sandboxes of one owner hold."""
+        return await self._call(keys.usage, owner)
+
     async def purge(self, before: datetime) -> None:
         """Forget tombstones older than `before`, and the idempotency keys of what they stood for."""
         await self._call(_purge, before)
 
-    def _insert(self, connection: sa.Connection, sandbox: Sandbox, claim: Claim | None) -> Claim | None:
-        holder = _insert(connection, sandbox, claim)
+    def _insert(
+        self, connection: sa.Connection, sandbox: Sandbox, claim: Claim | None, limits: Limits
+    ) -> Claim | None:
+        holder = _insert(connection, sandbox, claim, limits)
         if holder is None:
             self._note(sandbox.id, sandbox)
         return holder
@@ -167,11 +191,13 @@ def _row(connection: sa.Connection, sandbox_id: str) -> Record | None:
     return codec.from_row(found) if found else None
 
 
-def _insert(connection: sa.Connection, sandbox: Sandbox, claim: Claim | None) -> Claim | None:
+def _insert(connection: sa.Connection, sandbox: Sandbox, claim: Claim | None, limits: Limits) -> Claim | None:
     try:
         with engine.writing(connection):
             if claim and (holder := _claim_row(connection, claim.key)):
                 return holder
+            if not limits.none:
+                check_quota(limits, keys.held(connection, sandbox.owner), sandbox.spec.resources)
             connection.execute(sql.INSERT, {**codec.to_row(sandbox), "version": 1})
             _write_labels(connection, sandbox)
             if claim:
@@ -257,6 +283,8 @@ def _list(connection: sa.Connection, query: Query) -> Page[Sandbox]:
 
 def _conditions(query: Query) -> list[sa.ColumnElement[bool]]:
     found: list[sa.ColumnElement[bool]] = []
+    if query.owner is not None:
+        found.append(sandboxes.c.owner == query.owner)
     if query.states:
         found.append(sandboxes.c.state.in_(sorted(state.value for state in query.states)))
     for key, value in query.metadata.items():

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -23,7 +24,7 @@ from alembic.script import ScriptDirectory
 from casulo.model.errors import Conflict, RuntimeFailure, Unavailable
 from casulo.model.sandbox import Exit, Handle, Isolation, Platform, Resources, Sandbox, Spec
 from casulo.model.states import State, Status
-from casulo.store import engine, migrations, schema
+from casulo.store import engine, keys, migrations, schema
 from casulo.store.query import Claim, Query, Tombstone
 from casulo.store.store import Store
 
@@ -289,3 +290,24 @@ async def test_an_exclusive_store_reads_what_it_wrote_and_forgets_what_it_remove
     await store.remove(Tombstone(made.id, NOW, "DELETING", None), release_claim=False)
     assert await store.get(made.id) is None
     await store.close()
+
+
+def test_rows_from_before_there_were_keys_are_counted(url: str) -> None:
+    connection = engine.connect(url)
+    with engine.writing(connection):
+        config = Config()
+        config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "r0001")
+        spec = '{"resources": {"cpu_millis": 1500, "memory_bytes": 7, "disk_bytes": null}}'
+        columns = "id, version, state, reason, message, since, created_at, runtime, spec, metadata"
+        values = f"'old', 1, 'Running', '', '', 0, 0, 'local', '{spec}', '{{}}'"
+        connection.execute(
+            sa.text(f"INSERT INTO sandboxes ({columns}) VALUES ({values})".replace(":", "\\:"))
+        )
+    with engine.writing(connection):
+        migrations.upgrade(connection)
+    held = keys.usage(connection, "")
+    assert (held.sandboxes, held.cpu_millis, held.memory_bytes, held.disk_bytes) == (1, 1500, 7, 0)
+    connection.close()
+    connection.engine.dispose()

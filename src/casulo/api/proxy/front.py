@@ -11,8 +11,10 @@ from casulo.api.proxy.headers import value_of
 from casulo.api.proxy.http import HttpProxy
 from casulo.api.proxy.pool import Pool
 from casulo.api.proxy.route import Route, Target, check_port, route_to
+from casulo.control.access import Access
 from casulo.control.lifecycle import Lifecycle
 from casulo.model.errors import CasuloError
+from casulo.model.keys import Caller
 from casulo.settings import ProxySettings
 
 
@@ -29,14 +31,16 @@ class ProxyFront:
         """Cut every connection."""
         self._pool.close()
 
-    async def http(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
+    async def http(self, target: Target, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request. Raises typed errors as long as nothing was answered."""
-        await self._http.forward(scope, receive, send, await self._find(target, scope))
+        await self._http.forward(scope, receive, send, await self._find(target, caller, scope))
 
-    async def websocket(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
+    async def websocket(
+        self, target: Target, caller: Caller, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Forward a WebSocket; every failure becomes a close code."""
         try:
-            route = await self._find(target, scope)
+            route = await self._find(target, caller, scope)
         except CasuloError as error:
             await self.refuse(receive, send, error)
         else:
@@ -47,9 +51,10 @@ class ProxyFront:
         await receive()
         await websocket.refuse(send, websocket.REFUSED, f"{error.code}: {error.message}")
 
-    async def _find(self, target: Target, scope: Scope) -> Route:
+    async def _find(self, target: Target, caller: Caller, scope: Scope) -> Route:
         check_port(target.port)
-        handle = await self._lifecycle.endpoint(target.sandbox_id, target.port)
+        access = Access(self._lifecycle, caller)
+        handle = await access.endpoint(target.sandbox_id, target.port)
         if value_of(scope["headers"], b"opensandbox-access-renew") != b"skip":
-            await self._lifecycle.renew_on_access(target.sandbox_id)
+            await access.renew_on_access(target.sandbox_id)
         return route_to(target, handle)

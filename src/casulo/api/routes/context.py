@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the Casulo authors
-"""What the routes need of the application that they belong to."""
+"""What the routes need of the application that they belong to, as the caller of a request may use it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,29 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from casulo.api.auth import caller_of
+from casulo.control.access import Access
 from casulo.control.lifecycle import Lifecycle
 from casulo.settings import Settings
 
 
 @dataclass(frozen=True)
-class Context:
+class Application:
     """One per application, kept in its state."""
 
     settings: Settings
     lifecycle: Lifecycle
 
 
+@dataclass(frozen=True)
+class Context:
+    """One per request. There is no way around the caller's rights: `lifecycle` is made for them."""
+
+    settings: Settings
+    lifecycle: Access
+
+
 def context(request: Request) -> Context:
-    """The context of the application that got `request`."""
-    found: Context = request.app.state.context
-    return found
+    """What the sender of `request` may use."""
+    found: Application = request.app.state.application
+    return Context(found.settings, Access(found.lifecycle, caller_of(request.scope)))

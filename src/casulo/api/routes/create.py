@@ -11,7 +11,7 @@ import json
 import structlog
 from fastapi import Request
 
-from casulo.control.lifecycle import Lifecycle
+from casulo.control.access import Access
 from casulo.model.draft import Draft
 from casulo.model.errors import Code, Unavailable
 from casulo.model.sandbox import Sandbox
@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def create_or_cancel(
-    lifecycle: Lifecycle, request: Request, draft: Draft, idempotency_key: str | None
+    lifecycle: Access, request: Request, draft: Draft, idempotency_key: str | None
 ) -> Sandbox:
     """The new sandbox. If the caller leaves first and could not ask again, it is undone."""
     if idempotency_key is not None:
@@ -39,7 +39,7 @@ async def create_or_cancel(
         await asyncio.wait([leaving, creation])
 
 
-async def _undo(lifecycle: Lifecycle, creation: asyncio.Future[Sandbox]) -> Sandbox:
+async def _undo(lifecycle: Access, creation: asyncio.Future[Sandbox]) -> Sandbox:
     creation.cancel()
     await asyncio.wait([creation])
     if not creation.cancelled() and creation.exception() is None:

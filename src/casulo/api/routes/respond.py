@@ -14,6 +14,7 @@ from casulo.api.wire import ErrorBody, ValidationErrorBody
 _ERRORS = {
     400: "The request is wrong, or asks for what this server cannot do.",
     401: "The API key is missing or wrong.",
+    403: "The key may not do this, or not this much.",
     404: "There is no such object (any more).",
     409: "The object is in a state that forbids this.",
     500: "The server or the runtime failed.",

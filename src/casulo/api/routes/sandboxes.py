@@ -26,7 +26,7 @@ router = APIRouter(tags=["Sandboxes"])
     "/sandboxes",
     status_code=202,
     response_model=wire.CreateSandboxResponse,
-    responses=respond.errors(400, 409, 501, 503),
+    responses=respond.errors(400, 403, 409, 501, 503),
 )
 async def create_sandbox(
     request: Request,

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The lifecycle service as one caller may use it: what belongs to others does not exist for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from casulo.control.keys import Keys
+from casulo.control.lifecycle import Lifecycle
+from casulo.control.snapshots import Snapshots
+from casulo.model.draft import Draft
+from casulo.model.errors import sandbox_not_found
+from casulo.model.keys import Caller, Scope
+from casulo.model.sandbox import Handle, Sandbox
+from casulo.model.snapshot import Snapshot, snapshot_not_found
+from casulo.runtimes.registry import Registry
+from casulo.store.query import Page, Query, SnapshotQuery
+
+
+class Access:
+    """Checks scope and owner, then does what `Lifecycle` does under the same name."""
+
+    def __init__(self, lifecycle: Lifecycle, caller: Caller) -> None:
+        self._lifecycle = lifecycle
+        self.caller = caller
+
+    @property
+    def runtimes(self) -> Registry:
+        """The runtimes behind the service."""
+        self.caller.require(Scope.READ)
+        return self._lifecycle.runtimes
+
+    @property
+    def snapshots(self) -> SnapshotAccess:
+        """The same for snapshots."""
+        return SnapshotAccess(self, self._lifecycle.snapshots)
+
+    @property
+    def keys(self) -> Keys:
+        """The API keys, for those who manage them."""
+        self.caller.require(Scope.ADMIN)
+        return self._lifecycle.keys
+
+    async def create(
+        self, draft: Draft, *, idempotency_key: str | None = None, request_hash: str = ""
+    ) -> Sandbox:
+        """Start a sandbox that is the caller's."""
+        self.caller.require(Scope.CREATE)
+        return await self._lifecycle.create(
+            draft, idempotency_key=idempotency_key, request_hash=request_hash, caller=self.caller
+        )
+
+    async def get(self, sandbox_id: str) -> Sandbox:
+        """The sandbox; NotFound also when it is somebody else's."""
+        return await self.reach(sandbox_id, Scope.READ)
+
+    async def list(self, query: Query) -> Page[Sandbox]:
+        """One page of what the caller sees, newest first."""
+        self.caller.require(Scope.READ)
+        return await self._lifecycle.list(replace(query, owner=self.caller.seen_owner))
+
+    async def delete(self, sandbox_id: str) -> None:
+        """Remove every trace."""
+        await self.reach(sandbox_id, Scope.CREATE)
+        await self._lifecycle.delete(sandbox_id)
+
+    async def patch_metadata(self, sandbox_id: str, changes: Mapping[str, str | None]) -> Sandbox:
+        """Merge `changes`, None removes."""
+        await self.reach(sandbox_id, Scope.CREATE)
+        return await self._lifecycle.patch_metadata(sandbox_id, changes)
+
+    async def renew(self, sandbox_id: str, until: datetime) -> datetime:
+        """Set the end of life and return it."""
+        await self.reach(sandbox_id, Scope.CREATE)
+        return await self._lifecycle.renew(sandbox_id, until)
+
+    async def renew_on_access(self, sandbox_id: str) -> None:
+        """A proxied request happened; `endpoint` has let it through before."""
+        await self._lifecycle.renew_on_access(sandbox_id)
+
+    async def pause(self, sandbox_id: str) -> Sandbox:
+        """Freeze."""
+        await self.reach(sandbox_id, Scope.CREATE)
+        return await self._lifecycle.pause(sandbox_id)
+
+    async def resume(self, sandbox_id: str) -> Sandbox:
+        """Thaw."""
+        await self.reach(sandbox_id, Scope.CREATE)
+        return await self._lifecycle.resume(sandbox_id)
+
+    async def endpoint(self, sandbox_id: str, port: int) -> Handle:
+        """Where the sandbox's daemon is, with the token that opens it."""
+        await self.reach(sandbox_id, Scope.CREATE)
+        return await self._lifecycle.endpoint(sandbox_id, port)
+
+    async def reach(self, sandbox_id: str, scope: Scope) -> Sandbox:
+        """The sandbox, if the caller may do with it what `scope` says.
+
+        Whose it is comes first: a scope that lacks tells nothing about what others have.
+        """
+        sandbox = await self._lifecycle.get(sandbox_id)
+        if not self.caller.sees(sandbox.owner):
+            raise sandbox_not_found(sandbox_id)
+        self.caller.require(scope)
+        return sandbox
+
+
+class SnapshotAccess:
+    """`control.Snapshots` in the same way."""
+
+    def __init__(self, access: Access, snapshots: Snapshots) -> None:
+        self._access = access
+        self._snapshots = snapshots
+
+    async def take(self, sandbox_id: str, name: str = "") -> Snapshot:
+        """Accept a snapshot of a running sandbox, whose owner owns it too."""
+        await self._access.reach(sandbox_id, Scope.CREATE)
+        return await self._snapshots.take(sandbox_id, name)
+
+    async def get(self, snapshot_id: str) -> Snapshot:
+        """The snapshot; NotFound also when it is somebody else's."""
+        return await self._reach(snapshot_id, Scope.READ)
+
+    async def list(self, query: SnapshotQuery) -> Page[Snapshot]:
+        """One page of what the caller sees, newest first."""
+        caller = self._access.caller
+        caller.require(Scope.READ)
+        return await self._snapshots.list(replace(query, owner=caller.seen_owner))
+
+    async def delete(self, snapshot_id: str) -> None:
+        """Remove every trace."""
+        await self._reach(snapshot_id, Scope.CREATE)
+        await self._snapshots.delete(snapshot_id)
+
+    async def _reach(self, snapshot_id: str, scope: Scope) -> Snapshot:
+        snapshot = await self._snapshots.get(snapshot_id)
+        if not self._access.caller.sees(snapshot.owner):
+            raise snapshot_not_found(snapshot_id)
+        self._access.caller.require(scope)
+        return snapshot
