@@ -127,7 +127,6 @@ def test_nulls_in_requests_are_accepted(client: httpx.Client) -> None:
             Code.TEMPLATE_NOT_SUPPORTED,
         ),
         ({"extensions": {"poolRef": "p"}}, 400, Code.UNSUPPORTED_POOL_REF),
-        ({"image": {"uri": "x", "auth": {"username": "u", "password": "p"}}}, 400, Code.NOT_SUPPORTED),
         ({"networkPolicy": {}}, 400, Code.NOT_SUPPORTED),
         ({"networkPolicy": {}, "credentialProxy": {"enabled": True}}, 400, Code.NOT_SUPPORTED),
         ({"secureAccess": True}, 400, Code.NOT_SUPPORTED),
