@@ -41,11 +41,11 @@ def _network(serial: int) -> str:
     return f"10.{214 + block // 16}.{block % 16 * 16}.0/20"
 
 
-def _make(data_dir: Path, runtime: str, extra: str = "") -> Server:
+def _make(data_dir: Path, runtime: str, extra: str = "", local: str = "") -> Server:
     if runtime == "local" and (reason := why_no_local_runtime()):
         cannot_run(reason)
-    local = f'[local]\nnetwork = "{_network(next(_serial))}"\nslots = 4\n' if runtime == "local" else ""
-    return Server(data_dir, runtime, extra + local)
+    table = f'[local]\nnetwork = "{_network(next(_serial))}"\nslots = 4\n{local}'
+    return Server(data_dir, runtime, extra + (table if runtime == "local" else ""))
 
 
 def _end(server: Server) -> None:
@@ -61,8 +61,8 @@ def _end(server: Server) -> None:
 def _starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewServer]:
     made: list[Server] = []
 
-    def start(runtime: str, extra: str = "") -> Server:
-        server = _make(tmp_path_factory.mktemp(f"server-{runtime}"), runtime, extra)
+    def start(runtime: str, extra: str = "", local: str = "") -> Server:
+        server = _make(tmp_path_factory.mktemp(f"server-{runtime}"), runtime, extra, local)
         made.append(server)
         return server.start()
 

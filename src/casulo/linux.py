@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -27,11 +28,28 @@ MNT_DETACH = 0x2
 CLONE_FS = 0x200
 CLONE_NEWNS = 0x20000
 CLONE_NEWNET = 0x40000000
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_NET_ADMIN": 12, "CAP_SYS_RESOURCE": 24}
 """Numbers of the capabilities that the local runtime asks about (linux/capability.h)."""
+
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same on every architecture
+_OPEN_TREE_CLONE = 0x1
+_MOVE_MOUNT_F_EMPTY_PATH = 0x4
+_MOUNT_ATTR_IDMAP = 0x100000
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+
+
+class _MountAttributes(ctypes.Structure):
+    """struct mount_attr."""
+
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns"))
+
 
 _libc = ctypes.CDLL(None, use_errno=True)
 T = TypeVar("T")
@@ -54,6 +72,52 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
 def bind(source: str, target: str) -> None:
     """Make `source` visible at `target`, with the flags of the file system it is on."""
     mount(source, target, "", MS_BIND)
+
+
+def clone_mount(descriptor: int) -> int:
+    """A detached mount of what the descriptor is on, without what is mounted below it; closes on exec."""
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH
+    found: int = _libc.syscall(_OPEN_TREE, descriptor, ctypes.c_char_p(b""), flags)
+    if found < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"open_tree: {os.strerror(number)}")
+    return found
+
+
+def set_mount(tree: int, attributes: int, user_namespace: int | None = None) -> None:
+    """Set MOUNT_ATTR_* on a detached mount.
+
+    With a user namespace, who is root there is whoever owns files as root on the disk.
+    """
+    if user_namespace is not None:
+        attributes |= _MOUNT_ATTR_IDMAP
+    how = _MountAttributes(attributes, 0, 0, user_namespace or 0)
+    path = ctypes.c_char_p(b"")
+    size = ctypes.sizeof(how)
+    result = _libc.syscall(_MOUNT_SETATTR, tree, path, _AT_EMPTY_PATH, ctypes.byref(how), size)
+    _checked(result, "mount_setattr")
+
+
+def attach_mount(tree: int, target: str) -> None:
+    """Make a detached mount visible at `target`."""
+    result = _libc.syscall(
+        _MOVE_MOUNT,
+        tree,
+        ctypes.c_char_p(b""),
+        _AT_FDCWD,
+        ctypes.c_char_p(os.fsencode(target)),
+        _MOVE_MOUNT_F_EMPTY_PATH,
+    )
+    _checked(result, f"move_mount to {target}")
+
+
+def mounts_below(folder: str) -> list[str]:
+    """Where, strictly below `folder`, this thread's mount namespace has mounts."""
+    escaped = re.compile(r"\\([0-7]{3})")
+    lines = Path("/proc/thread-self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    places = {escaped.sub(lambda code: chr(int(code[1], 8)), line.split()[4]) for line in lines}
+    start = folder.rstrip("/") + "/"
+    return sorted(place for place in places if place.startswith(start) and place != start)
 
 
 def unmount(target: str) -> None:

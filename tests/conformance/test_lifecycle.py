@@ -142,7 +142,7 @@ async def test_idempotency_key_after_restart(new_server, runtime_name: str) -> N
         {"networkPolicy": {"defaultAction": "deny"}},
         {"secureAccess": True},
         {"volumes": [{"name": "v", "mountPath": "/v", "host": {"path": "/etc"}}]},
-        {"volumes": [{"name": "v", "mountPath": "/v", "pvc": {"claimName": "c"}}]},
+        {"volumes": [{"name": "v", "mountPath": "/v", "pvc": {"claimName": "c", "storage": "1Gi"}}]},
         {"platform": {"os": "windows", "arch": "amd64"}},
         {"metadata": {"bad key": "x"}},
         {"timeout": 59},

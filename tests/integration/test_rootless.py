@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 import casulo
-from casulo.client import Sandbox
+from casulo.client import Sandbox, Volume
 from casulo.client.connection import Connection
 from casulo.runtimes.local import cgroups
 from support.machine import cannot_run
@@ -109,7 +109,9 @@ def test_sandbox_without_root_runs_and_keeps_its_limits(home: Path) -> None:
         url = _url(home, process)
         connection = Connection(url, api_key=(home / "data/api-key").read_text().strip())
         limits = {"cpu": "1", "memory": "64Mi", "pids": "64"}
-        with Sandbox.create("host", connection=connection, resources=limits) as sandbox:
+        volumes = [Volume.named("kept", "/data", sub_path="a/b"), Volume.named("kept", "/ro", read_only=True)]
+        options = {"connection": connection, "resources": limits, "volumes": volumes}
+        with Sandbox.create("host", **options) as sandbox:
             who = sandbox.commands.run("id -u; ls /home; ip -o link | wc -l; cat /proc/self/uid_map")
             assert who.exit_code == 0, who.stderr
             uid, homes, links, mapping = who.stdout.splitlines()
@@ -118,7 +120,13 @@ def test_sandbox_without_root_runs_and_keeps_its_limits(home: Path) -> None:
             assert sandbox.commands.run("python3 -c 'bytearray(200 << 20)'").exit_code != 0
             assert sandbox.commands.run("echo alive").stdout == "alive\n"
             assert sandbox.commands.run("unshare -U true").exit_code != 0
+            assert (
+                sandbox.commands.run("id -u > /data/file; cat /ro/a/b/file; stat -c %u /data").stdout
+                == "0\n0\n"
+            )
+            assert sandbox.commands.run("touch /ro/x").exit_code != 0
         assert list((home / "data/sandboxes").iterdir()) == []
+        assert (home / "data/volumes/kept/data/a/b/file").stat().st_uid == UID
     finally:
         process.terminate()
         process.wait(30)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from urllib.parse import parse_qsl
 
 from casulo.api.wire import CreateSandboxRequest, ImageSpec, Lifecycle
+from casulo.api.wire_volumes import volumes_of
 from casulo.model.credentials import Credentials
 from casulo.model.draft import Draft
 from casulo.model.errors import Code, InvalidRequest, Unsupported
@@ -50,12 +51,6 @@ _REFUSED: list[tuple[Callable[[CreateSandboxRequest], object], str, str, str]] =
         "secureAccess: this server has no secured endpoints",
         "leave it out; the daemon of every sandbox is guarded by a token of its own anyway",
     ),
-    (
-        lambda r: r.volumes,
-        Code.VOLUME_UNSUPPORTED,
-        "volumes: this server cannot mount volumes",
-        "upload what the sandbox needs",
-    ),
 ]
 
 
@@ -77,6 +72,7 @@ def draft_of(request: CreateSandboxRequest) -> Draft:
         timeout_seconds=request.timeout,
         pre_start=_pre_start(request.lifecycle),
         periodic=_periodic(request.lifecycle),
+        volumes=volumes_of(request.volumes),
         credentials=_credentials(request.image),
     )
 

@@ -110,6 +110,7 @@ def _factories(settings: Settings) -> dict[str, registry.Factory]:
             settings.data_dir,
             settings.sandbox.start_timeout_seconds,
             settings.images,
+            settings.storage.allowed_host_paths,
         )
 
     def fake() -> Runtime:

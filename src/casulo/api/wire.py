@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, model_validator
 
+from casulo.api.wire_volumes import MAX_VOLUMES, VolumeSpec
 from casulo.model.draft import POOL_REF
 from casulo.model.sandbox import MIN_TIMEOUT_SECONDS, Sandbox
 from casulo.store.query import Page
@@ -122,7 +123,7 @@ class CreateSandboxRequest(_Request):
     networkPolicy: dict[str, Any] | None = None
     credentialProxy: CredentialProxy | None = None
     secureAccess: bool | None = None
-    volumes: list[dict[str, Any]] | None = None
+    volumes: list[VolumeSpec] | None = Field(default=None, max_length=MAX_VOLUMES)
     lifecycle: Lifecycle | None = None
     extensions: dict[str, str] | None = None
 

@@ -8,9 +8,12 @@ import re
 import shlex
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from casulo.client.volumes import Volume as ClientVolume
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
 _UNIT_SECONDS = (86400, 3600, 60, 1, 0.001)
@@ -58,6 +61,16 @@ def shell_text(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else shlex.join(words)
 
 
+def volumes(items: Sequence[str] | None) -> list[ClientVolume]:
+    """From repeated SOURCE:MOUNT_PATH[:ro]."""
+    from casulo.client.volumes import Volume as ClientVolume
+
+    try:
+        return [ClientVolume.parse(item) for item in items or ()]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--volume") from None
+
+
 # Every command takes it, and State.of reads it from the command's context.
 Output = Annotated[
     Format | None,
@@ -79,5 +92,9 @@ Env = Annotated[
 Resource = Annotated[
     list[str] | None,
     typer.Option("--resource", metavar="KEY=VALUE", help="Limit, such as cpu=500m or memory=1Gi."),
+]
+Volume = Annotated[
+    list[str] | None,
+    typer.Option("--volume", metavar="SOURCE:PATH[:ro]", help="Mount a named volume, or a path of the host."),
 ]
 Isolation = Annotated[str | None, typer.Option("--isolation", help="auto, container, gvisor or microvm.")]

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from casulo.cli.arguments import Env, Isolation, Limit, Output, Resource, Words, Workdir, pairs
+from casulo.cli.arguments import (
+    Env,
+    Isolation,
+    Limit,
+    Output,
+    Resource,
+    Volume,
+    Words,
+    Workdir,
+    pairs,
+    volumes,
+)
 from casulo.cli.follow import follow
 from casulo.cli.piped import piped_stdin
 from casulo.cli.printer import Printer, note
@@ -38,6 +49,7 @@ def run_command(
     timeout: Limit = None,
     resource: Resource = None,
     isolation: Isolation = None,
+    volume: Volume = None,
     output: Output = None,
 ) -> None:
     """Run a command in a new sandbox and remove the sandbox afterwards.
@@ -47,7 +59,12 @@ def run_command(
     When no server is configured or running, a private one is started for this command.
     """
     state = State.of(ctx)
-    spec = {"image": image, "resources": pairs(resource, "--resource"), "isolation": isolation}
+    spec = {
+        "image": image,
+        "resources": pairs(resource, "--resource"),
+        "isolation": isolation,
+        "volumes": volumes(volume),
+    }
     options = {"cwd": workdir, "timeout": timeout, "env": pairs(env, "--env")}
     raise typer.Exit(run(_run(state, spec, list(words), state.printer(), options)))
 

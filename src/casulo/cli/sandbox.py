@@ -18,9 +18,11 @@ from casulo.cli.arguments import (
     Output,
     Resource,
     SandboxId,
+    Volume,
     duration,
     lifetime,
     pairs,
+    volumes,
 )
 from casulo.cli.printer import Printer, plain
 from casulo.cli.progress import waiting
@@ -38,6 +40,9 @@ Metadata = Annotated[
 ]
 SnapshotId = Annotated[
     str | None, typer.Option("--snapshot", "--snapshot-id", help="Id of a snapshot, instead of an image.")
+]
+Extension = Annotated[
+    list[str] | None, typer.Option("--extension", metavar="KEY=VALUE", help="Extension parameter.")
 ]
 Ready = Annotated[
     float,
@@ -63,14 +68,13 @@ def create(
     ] = None,
     env: Env = None,
     metadata: Metadata = None,
-    extension: Annotated[
-        list[str] | None, typer.Option("--extension", metavar="KEY=VALUE", help="Extension parameter.")
-    ] = None,
+    extension: Extension = None,
     resource: Resource = None,
     entrypoint: Annotated[
         list[str] | None, typer.Option("--entrypoint", help="One word of the entrypoint; repeat it.")
     ] = None,
     isolation: Isolation = None,
+    volume: Volume = None,
     ready_timeout: Ready = 30.0,
     output: Output = None,
 ) -> None:
@@ -84,6 +88,7 @@ def create(
         "resources": pairs(resource, "--resource"),
         "isolation": isolation,
         "snapshot": snapshot,
+        "volumes": volumes(volume),
     }
     if file is not None:
         if image or timeout is not None or any(given.values()):

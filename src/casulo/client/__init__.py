@@ -23,6 +23,7 @@ from casulo.client.sandbox import AsyncSandbox
 from casulo.client.snapshots import Snapshot, SnapshotPage
 from casulo.client.stream import Ending, Exit, Output, Started
 from casulo.client.sync import Client, Sandbox
+from casulo.client.volumes import Volume
 from casulo.model.errors import (
     CasuloError,
     Conflict,
@@ -85,5 +86,6 @@ __all__ = [
     "Unreachable",
     "Unsupported",
     "Value",
+    "Volume",
     "Write",
 ]

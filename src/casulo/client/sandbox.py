@@ -25,6 +25,7 @@ from casulo.client.snapshots import DEFAULT_TIMEOUT as SNAPSHOT_TIMEOUT
 from casulo.client.snapshots import Snapshot
 from casulo.client.stream import Frames
 from casulo.client.terminals import AsyncTerminals
+from casulo.client.volumes import Volume
 from casulo.model.errors import (
     CasuloError,
     Code,
@@ -90,6 +91,7 @@ class AsyncSandbox:
         metadata: Mapping[str, str] | None = None,
         resources: Mapping[str, str] | None = None,
         isolation: str | None = None,
+        volumes: Sequence[Volume] = (),
         extensions: Mapping[str, str] | None = None,
         request: Mapping[str, Any] | None = None,
         ready_timeout: Duration = DEFAULT_READY_TIMEOUT,
@@ -100,9 +102,8 @@ class AsyncSandbox:
         """Create a sandbox and return when it is ready for its first command.
 
         It begins with the files of `image`, or of a `snapshot`, which brings its image along.
-        `timeout` None keeps it until it is killed. `resources` are quantities such as {"cpu": "500m",
-        "memory": "1Gi"}. `request` adds members in wire form that have no argument here. What was made is
-        removed again when it does not become ready.
+        `timeout` None keeps it until it is killed. `resources` are quantities such as {"memory": "1Gi"}.
+        `request` adds members in wire form. What was made is removed when it does not become ready.
         """
         body = {
             **_source(image, snapshot),
@@ -111,6 +112,7 @@ class AsyncSandbox:
             "env": dict(env or {}),
             "metadata": dict(metadata or {}),
             "resourceLimits": dict(resources or {}),
+            "volumes": [volume.wire(number) for number, volume in enumerate(volumes)] or None,
             "extensions": _extensions(extensions, isolation),
             **(request or {}),
         }

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from casulo.model import labels, quantities
+from casulo.model import labels, quantities, volumes
 from casulo.model.credentials import Credentials
 from casulo.model.errors import Code, InvalidRequest, Unsupported
 from casulo.model.sandbox import (
@@ -103,6 +103,7 @@ def complete(
     _check_sessions(draft.extensions, features, missing or {})
     _check_timeout(draft.timeout_seconds, defaults.max_timeout_seconds)
     _check_declared(draft.resource_limits, features, missing or {})
+    volumes.check(draft.volumes, features, missing)
     return Spec(
         image=_image(draft.image),
         entrypoint=_entrypoint(draft),

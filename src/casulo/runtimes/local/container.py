@@ -16,15 +16,16 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from casulo import linux
 from casulo.model.errors import Code, RuntimeFailure, TimedOut
-from casulo.runtimes.local import rootless
+from casulo.runtimes.local import mounting, rootless
 from casulo.runtimes.local.bundle import Bundle
 from casulo.runtimes.local.cgroups import Group
 from casulo.runtimes.local.host import Host
+from casulo.runtimes.local.mounting import VolumeMount
 
 # Each descriptor is a cgroup.procs file; 0 stands for the process that writes.
 _ENTER_GROUPS = 'for fd in $1; do echo 0 > "/proc/self/fd/$fd" || exit 125; done; shift; exec "$@"'
@@ -107,13 +108,18 @@ class Folder:
     def remove(self) -> None:
         """Delete everything below. Idempotent."""
         try:
-            if os.geteuid() != 0:
-                _open_folders(self.path)
-            shutil.rmtree(self.path)
+            remove_tree(self.path)
         except FileNotFoundError:
             return
         except OSError as error:
             raise RuntimeFailure(f"remove {error.filename}: {error.strerror}") from error
+
+
+def remove_tree(path: Path) -> None:
+    """Delete what a sandbox may have written to, closed folders too."""
+    if os.geteuid() != 0:
+        _open_folders(path)
+    shutil.rmtree(path)
 
 
 def _open_folders(path: Path) -> None:
@@ -133,6 +139,7 @@ class Container:
     group: Group
     folder: Folder
     daemon: Path
+    volumes: tuple[VolumeMount, ...] = ()
 
     def start(self, boot: socket.socket, timeout: float) -> int:
         """Start with `boot` as the daemon's standard input; its process id on the host.
@@ -140,7 +147,9 @@ class Container:
         Returns when the OCI runtime is done; the daemon may still be on its way. Raises
         RuntimeFailure with the OCI runtime's words.
         """
-        (self.folder.path / "config.json").write_text(json.dumps(self.bundle.config()))
+        binds = (*self.bundle.binds, *mounting.binds(self.host.run, self.volumes))
+        config = replace(self.bundle, binds=binds).config()
+        (self.folder.path / "config.json").write_text(json.dumps(config))
         with contextlib.ExitStack() as stack:
             entrances = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in self.group.entrances()]
             for descriptor in entrances:
@@ -153,7 +162,7 @@ class Container:
     def _launch(self, boot: int, log: int, entrances: list[int]) -> subprocess.Popen[bytes]:
         inner = self._oci_command()
         if self.host.rootless:
-            inner = self._wrapped(inner)
+            inner = self._wrapped([*mounting.command(self.volumes, self.host.run), *inner])
             linux.unshare(linux.CLONE_FS)
             os.chdir(self.folder.path)
         else:
@@ -174,6 +183,7 @@ class Container:
         linux.private_mounts()
         if host.hidden:
             linux.bind(str(host.run / "hidden"), str(host.hidden))
+        mounting.mount_all(self.volumes, host.run, host.user_namespace)
         # The daemon may be installed where the sandbox's users cannot go, such as below /root.
         linux.bind(str(self.daemon), str(host.run / "execd"))
         os.chdir(self.folder.path)

@@ -39,6 +39,7 @@ from casulo.runtimes.local.settings import LocalSettings
 from casulo.runtimes.local.snapshots import LocalSnapshots
 from casulo.runtimes.local.snapshotshelf import SnapshotShelf
 from casulo.runtimes.local.stirring import Stirrer
+from casulo.runtimes.local.volumes import LocalVolumes
 
 T = TypeVar("T")
 WORKERS = 64
@@ -67,11 +68,13 @@ class LocalRuntime:
         data: Path,
         start_timeout_seconds: float = 30,
         images: ImagesSettings | None = None,
+        allowed_host_paths: tuple[Path, ...] = (),
     ) -> None:
         self._settings = settings
         self._data = data
         self._image_settings = images or ImagesSettings()
         self._start_timeout = start_timeout_seconds
+        self._volumes = LocalVolumes(data, allowed_host_paths)
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="local")
         self._watch = watch.Watch(self._ended)
         self._wanted = asyncio.Event()
@@ -83,9 +86,11 @@ class LocalRuntime:
     def capabilities(self) -> Capabilities:
         """What containers on this host can do."""
         features = {"pause", "snapshot", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"}
+        features |= self._volumes.features
         missing = {
             "limits.disk": "this runtime has no quota on what a sandbox writes to its disk",
             "gpu": "this runtime hands no GPU devices to sandboxes",
+            **self._volumes.missing,
         }
         if self._host.user_namespace:
             features.add(ISOLATED_SESSIONS_FEATURE)
@@ -111,6 +116,7 @@ class LocalRuntime:
 
     def _prepare(self) -> None:
         self._host = prepared = host.prepare(self._settings, self._data)
+        self._volumes.open(prepared.user_namespace)
         linux.become_subreaper()
         self._network: Network = (
             SocketNetwork() if prepared.rootless else RoutedNetwork(self._settings, prepared)
@@ -160,6 +166,7 @@ class LocalRuntime:
     def check(self, spec: Spec) -> None:
         """Refuse names that are none, and platforms that are not this machine's."""
         roots.check(spec)
+        self._volumes.check(spec)
 
     async def provide(self, sandbox_id: str, spec: Spec, credentials: Credentials | None = None) -> None:
         """Fetch the image if it is not here, and hold it."""
@@ -207,6 +214,7 @@ class LocalRuntime:
             group=group,
             folder=folder,
             daemon=self._daemon,
+            volumes=self._volumes.acquire(sandbox_id, folder.path, spec),
         )
         document = self._document(sandbox_id, spec, root, attachment)
         return self._boot(box, document, spec)
@@ -275,9 +283,9 @@ class LocalRuntime:
             if since is None:
                 raise RuntimeFailure("the daemon ended at once", code=Code.SANDBOX_START_FAILED)
             box.group.settle(pid, spec.resources)
-            descriptors = _descriptors(box, stack)
             limit = bootchannel.start_limit(self._start_timeout, spec)
-            bootchannel.handshake_blocking(ours, document, descriptors, limit)
+            bootchannel.handshake_blocking(ours, document, _descriptors(box, stack), limit)
+        self._volumes.keep(box.folder.path)
         watch.reap_orphans()
         return _Started(pid, since, document.access_token)
 
@@ -306,6 +314,7 @@ class LocalRuntime:
         group.remove()
         ended = stopping.read_exit(folder.events)
         self._network.detach(folder)
+        self._volumes.release(sandbox_id, folder.path)
         folder.remove()
         return ended
 
