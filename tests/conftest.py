@@ -10,17 +10,22 @@ server makes one with `new_server`.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from support import sharing
 from support.machine import CANNOT_RUN, cannot_run, why_no_local_runtime
 from support.server import Server
 
 NewServer = Callable[..., Server]
 _serial = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For runs in several processes."""
+    sharing.in_groups(items)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -35,16 +40,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{report.nodeid}: {reason}", red=True)
 
 
-def _network(serial: int) -> str:
-    """A /20 for each server, so that servers of one run, and of two runs, rarely share addresses."""
-    block = (os.getpid() * 7 + serial) % 256
-    return f"10.{214 + block // 16}.{block % 16 * 16}.0/20"
-
-
 def _make(data_dir: Path, runtime: str, extra: str = "", local: str = "") -> Server:
     if runtime == "local" and (reason := why_no_local_runtime()):
         cannot_run(reason)
-    table = f'[local]\nnetwork = "{_network(next(_serial))}"\nslots = 4\n{local}'
+    table = f'[local]
+network = "{sharing.network(next(_serial))}"
+slots = 4
+{local}'
     return Server(data_dir, runtime, extra + (table if runtime == "local" else ""))
 
 
