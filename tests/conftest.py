@@ -43,10 +43,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _make(data_dir: Path, runtime: str, extra: str = "", local: str = "") -> Server:
     if runtime == "local" and (reason := why_no_local_runtime()):
         cannot_run(reason)
-    table = f'[local]
-network = "{sharing.network(next(_serial))}"
-slots = 4
-{local}'
+    table = f'[local]\nnetwork = "{sharing.network(next(_serial))}"\nslots = 4\n{local}'
     return Server(data_dir, runtime, extra + (table if runtime == "local" else ""))
 
 
