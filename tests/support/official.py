@@ -19,9 +19,9 @@ class Official:
 
     runner: subprocess.Popen[str]
 
-    def run(self, name: str, server: Server, *, proxy: bool) -> None:
+    def run(self, name: str, server: Server, *, proxy: bool, **more: str) -> None:
         """Raises AssertionError with the scenario's own traceback when it fails."""
-        request = {"name": name, "domain": server.domain, "api_key": server.api_key, "proxy": proxy}
+        request = {"name": name, "domain": server.domain, "api_key": server.api_key, "proxy": proxy, **more}
         assert self.runner.stdin is not None and self.runner.stdout is not None
         self.runner.stdin.write(json.dumps(request) + "\n")
         self.runner.stdin.flush()

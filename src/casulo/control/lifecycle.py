@@ -22,7 +22,7 @@ from casulo.control.snapshots import Snapshots
 from casulo.control.starts import Claimed, Starts
 from casulo.control.stops import Stops
 from casulo.control.transitions import Reason, ended
-from casulo.model import labels
+from casulo.model import labels, volumes
 from casulo.model.draft import RUNTIME, Draft, complete, ends_at
 from casulo.model.errors import Code, Conflict, InvalidRequest, NotFound
 from casulo.model.keys import OPERATOR, Caller
@@ -183,6 +183,7 @@ class Lifecycle:
         able = runtime.capabilities
         defaults = self._context.settings.defaults
         spec = complete(draft, defaults, features=able.features, missing=able.missing)
+        spec = replace(spec, volumes=volumes.owned(spec.volumes, caller.owner))
         runtime.check(spec)
         sandbox = self._new(spec, draft, runtime, caller.owner)
         claim = None if key is None else Claim(key, request_hash, sandbox.id)

@@ -18,7 +18,8 @@ class HostPath:
 class Claim:
     """A volume with a name of its own, kept by the runtime; the wire calls it `pvc`.
 
-    `size` and `access_modes` are the caller's own words, kept for runtimes that understand them.
+    `size` and `access_modes` are the caller's own words, kept for runtimes that understand them. `owner` is
+    whose volumes the name is looked up among, as in `Sandbox.owner`; it never comes from a request.
     """
 
     claim_name: str
@@ -27,6 +28,7 @@ class Claim:
     storage_class: str = ""
     size: str = ""
     access_modes: tuple[str, ...] = ()
+    owner: str = ""
 
 
 @dataclass(frozen=True)

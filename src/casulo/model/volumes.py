@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from casulo.model.errors import Code, InvalidRequest, Unsupported
@@ -40,6 +41,16 @@ def check(
     _check_apart(volumes)
     for volume in volumes:
         _check_declared(volume, features, missing or {})
+
+
+def owned(volumes: Sequence[Volume], owner: str) -> tuple[Volume, ...]:
+    """The same, where names mean the volumes of `owner`: another's do not exist for this one."""
+    return tuple(
+        replace(volume, source=replace(volume.source, owner=owner))
+        if isinstance(volume.source, Claim)
+        else volume
+        for volume in volumes
+    )
 
 
 def _check_form(volume: Volume) -> None:

@@ -19,11 +19,12 @@ IMAGE = "host"
 
 @dataclass(frozen=True)
 class Context:
-    """One server, one channel: direct, or through the server's proxy."""
+    """One server, one channel: direct, or through the server's proxy; what the server may mount."""
 
     domain: str
     api_key: str
     proxy: bool
+    folder: str = ""
 
     def config(self, **options: Any) -> ConnectionConfig:
         return ConnectionConfig(

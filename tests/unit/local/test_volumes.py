@@ -83,6 +83,20 @@ def test_a_shared_volume_waits_for_its_last_sandbox(
     assert _kept(tmp_path) == []
 
 
+def test_the_same_name_of_two_owners(restart: Callable[[], LocalVolumes], tmp_path: Path) -> None:
+    volumes = restart()
+    for owner in ("", "one", "two"):
+        spec = _spec(Claim("data", owner=owner))
+        with pytest.raises(InvalidRequest):
+            volumes.check(_spec(Claim("data", create_if_missing=False, owner=owner)))
+        folder = _folder(tmp_path, f"s{owner}")
+        (mount,) = volumes.acquire(f"s{owner}", folder, spec)
+        volumes.keep(folder)
+        (Path(mount.place.path) / (owner or ".")).touch()
+        assert os.listdir(mount.place.path) == ([owner] if owner else [])
+    assert _kept(tmp_path) == ["@one", "@two", "data"]
+
+
 def test_half_made_and_half_removed_ones_are_swept(
     restart: Callable[[], LocalVolumes], tmp_path: Path
 ) -> None:

@@ -127,6 +127,11 @@ def test_undeclared_features_are_refused_with_the_reason() -> None:
     assert complete(draft, Defaults(), features=ALL).volumes == draft.volumes
 
 
+def test_names_are_the_owners() -> None:
+    mine = volumes.owned([_claim(Claim("c")), _host("h")], "me")
+    assert mine == (_claim(Claim("c", owner="me")), _host("h"))
+
+
 def _refused(volume: Volume, code: str, *more: Volume) -> None:
     with pytest.raises(InvalidRequest) as caught:
         volumes.check([volume, *more], ALL)

@@ -5,6 +5,7 @@
     <data>/volumes/<name>/data          what the sandboxes see
                          /record.json   whether it was made for a sandbox, and what then
                          /users/<id>    an empty file for each sandbox that uses it
+    <data>/volumes/@<owner>/<name>/     the same for those who have an API key of their own
     <data>/sandboxes/<id>/claims.json   the names that the sandbox may be written down at
 
 A volume appears, with its record and its first user, by one rename, and the sandbox's list is written
@@ -81,7 +82,7 @@ class LocalVolumes:
         """Make and take what the sandbox asks for; `folder` is the sandbox's own. `release` undoes."""
         claims = [v for v in spec.volumes if isinstance(v.source, Claim)]
         if claims:
-            names = sorted({v.source.claim_name for v in claims if isinstance(v.source, Claim)})
+            names = sorted({_name(v.source) for v in claims if isinstance(v.source, Claim)})
             (folder / "claims.json").write_text(json.dumps(names))
         with self._lock:
             for volume in claims:
@@ -141,6 +142,7 @@ class LocalVolumes:
         (draft / "users").mkdir()
         (draft / "users" / user).touch()
         _write(draft, record)
+        path.parent.mkdir(exist_ok=True)
         draft.rename(path)
 
     def _mounts(self, volume: Volume) -> list[VolumeMount]:
@@ -169,10 +171,15 @@ class LocalVolumes:
         return self._paths.place(volume)
 
     def _path(self, claim: Claim) -> Path:
-        return self._folder / claim.claim_name
+        return self._folder / _name(claim)
 
     def _half_done(self) -> Path:
         return self._folder / f"{_HALF_DONE}{os.getpid()}-{next(self._serial)}"
+
+
+def _name(claim: Claim) -> str:
+    """Where it is below the folder; no claim's name may begin with `@`."""
+    return f"@{claim.owner}/{claim.claim_name}" if claim.owner else claim.claim_name
 
 
 def _not_found(volume: Volume, claim: Claim) -> InvalidRequest:
