@@ -25,6 +25,7 @@ from casulo.images.settings import ImagesSettings
 from casulo.model.draft import nearest
 from casulo.model.errors import CasuloError, Code, InvalidRequest
 from casulo.model.sandbox import MIN_TIMEOUT_SECONDS
+from casulo.runtimes.docker.settings import DockerSettings
 from casulo.runtimes.local.settings import LocalSettings
 
 ENV_CONFIG = "SANDBOX_CONFIG_PATH"
@@ -105,6 +106,7 @@ class Settings(_Table):
     sandbox: SandboxSettings = SandboxSettings()
     runtime: RuntimeSettings = RuntimeSettings()
     local: LocalSettings = LocalSettings()
+    docker: DockerSettings = DockerSettings()
     images: ImagesSettings = ImagesSettings()
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
@@ -179,9 +181,11 @@ def _overridden(tables: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, 
         server["insecure"] = True
     if env.get(ENV_HOME):
         server["data_dir"] = env[ENV_HOME]
-    images = {"docker_host": env[ENV_DOCKER_HOST]} if env.get(ENV_DOCKER_HOST) else {}
+    engine = env.get(ENV_DOCKER_HOST)
+    images = {"docker_host": engine} if engine else {}
+    docker = {"host": engine} if engine else {}
     changed = dict(tables)
-    for name, changes in (("server", server), ("images", images)):
+    for name, changes in (("server", server), ("images", images), ("docker", docker)):
         given = tables.get(name, {})
         if changes and isinstance(given, Mapping):  # else validation says what is wrong with it
             changed[name] = {**given, **changes}

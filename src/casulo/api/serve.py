@@ -113,12 +113,19 @@ def _factories(settings: Settings) -> dict[str, registry.Factory]:
             settings.storage.allowed_host_paths,
         )
 
+    def docker() -> Runtime:
+        from casulo.runtimes.docker.runtime import DockerRuntime  # its client takes a while to load
+
+        return DockerRuntime(
+            settings.docker, settings.images, settings.data_dir, settings.sandbox.start_timeout_seconds
+        )
+
     def fake() -> Runtime:
         from casulo.runtimes.fake import FakeRuntime  # for tests; loaded when somebody asks for it
 
         return FakeRuntime(settings.data_dir, settings.sandbox.start_timeout_seconds)
 
-    return {"local": local, "fake": fake}
+    return {"local": local, "docker": docker, "fake": fake}
 
 
 def server_config(settings: Settings, lifecycle: Lifecycle) -> uvicorn.Config:

@@ -29,12 +29,13 @@ from casulo.model.volume import Volume
 
 ISOLATION = "casulo.isolation"
 RUNTIME = "casulo.runtime"
+DOCKER_RUNTIME = "casulo.docker_runtime"
 RENEW_ON_ACCESS = "access.renew.extend.seconds"
 POOL_REF = "poolRef"
 ISOLATED_SESSIONS = "bootstrap.execd.isolation"
 HOST_IMAGE = "host"
 
-_OWN_EXTENSIONS = (ISOLATION, RUNTIME)
+_OWN_EXTENSIONS = (ISOLATION, RUNTIME, DOCKER_RUNTIME)
 _RESOURCES = ("cpu", "memory", "pids", "shm", "disk", "gpu")
 ISOLATED_SESSIONS_FEATURE = "isolated_sessions"
 _SWITCH = ("enable", "disable")

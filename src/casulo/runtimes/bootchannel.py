@@ -128,7 +128,7 @@ def send(sock: socket.socket, document: BootDocument, fds: Mapping[str, int]) ->
         header = json.dumps({"v": VERSION, "fds": ["boot", *names]}).encode()
         socket.send_fds(sock, [header], [boot, *(fds[name] for name in names)])
     except OSError as error:
-        raise _died(f"it did not take its boot message: {error.strerror}") from error
+        raise died(f"it did not take its boot message: {error.strerror}") from error
     finally:
         os.close(boot)
 
@@ -146,10 +146,10 @@ async def handshake(
         async with asyncio.timeout(timeout):
             reply = await asyncio.get_running_loop().sock_recv(sock, _REPLY_LIMIT)
     except TimeoutError as error:
-        raise _too_slow(timeout) from error
+        raise too_slow(timeout) from error
     except OSError as error:
-        raise _died(f"the boot channel broke: {error.strerror}") from error
-    return _understand(reply)
+        raise died(f"the boot channel broke: {error.strerror}") from error
+    return understand(reply)
 
 
 def handshake_blocking(
@@ -161,10 +161,10 @@ def handshake_blocking(
     try:
         reply = sock.recv(_REPLY_LIMIT)
     except TimeoutError as error:
-        raise _too_slow(timeout) from error
+        raise too_slow(timeout) from error
     except OSError as error:
-        raise _died(f"the boot channel broke: {error.strerror}") from error
-    return _understand(reply)
+        raise died(f"the boot channel broke: {error.strerror}") from error
+    return understand(reply)
 
 
 def _memory_file(content: bytes) -> int:
@@ -179,9 +179,15 @@ def _memory_file(content: bytes) -> int:
     return fd
 
 
-def _understand(reply: bytes) -> Ready:
+def stream_message(document: BootDocument) -> bytes:
+    """The one message to a daemon that boots through a stream of bytes: a line that holds the document."""
+    return b'{"v":%d,"document":%s}\n' % (VERSION, document.encode())
+
+
+def understand(reply: bytes) -> Ready:
+    """The daemon's one answer, or the error that it is."""
     if not reply:
-        raise _died("it ended before it was ready")
+        raise died("it ended before it was ready")
     try:
         body = json.loads(reply)
         if body["event"] == "ready":
@@ -189,8 +195,8 @@ def _understand(reply: bytes) -> Ready:
         if body["event"] == "failed":
             raise _refused(str(body["code"]), str(body["message"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise _died(f"its answer is not understood: {reply[:200]!r}") from error
-    raise _died(f"its answer is not understood: {reply[:200]!r}")
+        raise died(f"its answer is not understood: {reply[:200]!r}") from error
+    raise died(f"its answer is not understood: {reply[:200]!r}")
 
 
 def _refused(code: str, message: str) -> CasuloError:
@@ -203,7 +209,8 @@ def _refused(code: str, message: str) -> CasuloError:
     return RuntimeFailure(message, code=code)
 
 
-def _died(why: str) -> RuntimeFailure:
+def died(why: str) -> RuntimeFailure:
+    """The daemon gave no answer."""
     return RuntimeFailure(
         f"the execution daemon did not start: {why}",
         code=Code.SANDBOX_START_FAILED,
@@ -211,7 +218,8 @@ def _died(why: str) -> RuntimeFailure:
     )
 
 
-def _too_slow(timeout: float) -> TimedOut:
+def too_slow(timeout: float) -> TimedOut:
+    """The daemon may still answer, but nobody waits any longer."""
     return TimedOut(
         f"the execution daemon was not ready after {timeout:g} s",
         code=Code.SANDBOX_START_TIMEOUT,

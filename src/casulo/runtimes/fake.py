@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import functools
 import http.client
-import json
 import os
 import secrets
 import shutil
@@ -28,13 +27,12 @@ from casulo.model.credentials import Credentials
 from casulo.model.draft import HOST_IMAGE
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Exit, Handle, Isolation, Spec
-from casulo.runtimes import bootchannel, processtree
+from casulo.runtimes import bootchannel, endings, processtree
 from casulo.runtimes.base import Capabilities, ExitListener, Reality, Snapshots
 from casulo.runtimes.fakesnapshots import FakeSnapshots, to_its_end
 from casulo.runtimes.local import watch
 from casulo.runtimes.local.stopping import read_exit
 
-_ASK_SECONDS = 2.0
 _END_SECONDS = 10.0
 _log = structlog.get_logger(__name__)
 
@@ -258,18 +256,12 @@ def _destroy(folder: Folder, handle: Handle | None, grace_seconds: float) -> Exi
 def _ask(handle: Handle, process: tuple[int, int], grace_seconds: float) -> None:
     """Give the entrypoint its time; a daemon that cannot be asked is killed with the rest."""
     processtree.resume(process[0])
-    connection = http.client.HTTPConnection(handle.host, handle.port, timeout=_ASK_SECONDS)
-    headers = {"X-EXECD-ACCESS-TOKEN": handle.token, "Content-Type": "application/json"}
     try:
-        body = json.dumps({"grace_ms": int(grace_seconds * 1000)})
-        connection.request("POST", "/v1/internal/stop", body, headers)
-        connection.getresponse().read()
+        endings.ask(handle, grace_seconds)
     except (OSError, http.client.HTTPException) as error:
         _log.info("fake_runtime.not_asked", port=handle.port, error=str(error))
         return
-    finally:
-        connection.close()
-    watch.await_end(*process, grace_seconds + _ASK_SECONDS)
+    watch.await_end(*process, grace_seconds + endings.ASK_TIMEOUT_SECONDS)
 
 
 def _end(pid: int, started: int) -> None:

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Booting a container's daemon through its standard streams, which only this server is attached to.
+
+The boot document goes in and one answer comes out, so that no secret is in the container's
+configuration, and nothing is asked repeatedly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiodocker.containers import DockerContainer
+from aiodocker.stream import Stream
+
+from casulo.model.errors import Code, RuntimeFailure
+from casulo.runtimes import bootchannel
+from casulo.runtimes.bootchannel import BootDocument, Ready
+from casulo.runtimes.docker.engine import Engine, explained
+
+_STDOUT = 1
+_LONGEST_ANSWER = 64 << 10
+_PORT_TAKEN = ("port is already allocated", "address already in use")
+_TRIES = 3
+
+
+async def boot(
+    engine: Engine,
+    container: DockerContainer,
+    document: BootDocument,
+    timeout: float,
+    started: Callable[[], Awaitable[None]],
+) -> Ready:
+    """Start the container and return when its daemon is ready. Another program may take the port that the
+    engine chose to publish; then it chooses again.
+
+    `started` is called when the daemon waits for its document, and nothing of the user runs yet.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            async with asyncio.timeout(timeout) as timer:
+                return await _once(engine, container, document, started)
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            raise bootchannel.too_slow(timeout) from error
+        except RuntimeFailure as error:
+            if not left or not any(words in error.message for words in _PORT_TAKEN):
+                raise
+    raise AssertionError("unreachable")
+
+
+async def _once(
+    engine: Engine,
+    container: DockerContainer,
+    document: BootDocument,
+    started: Callable[[], Awaitable[None]],
+) -> Ready:
+    with explained("start the container", Code.SANDBOX_START_FAILED):
+        async with container.attach(stdin=True, stdout=True) as stream:
+            await container.start()
+            await started()
+            await stream.write_in(bootchannel.stream_message(document))
+            answer = await _line(stream)
+    if not answer:
+        raise bootchannel.died(await _how_it_ended(engine, container))
+    return bootchannel.understand(answer)
+
+
+async def _line(stream: Stream) -> bytes:
+    """The first line on standard output; empty when there is none."""
+    line = b""
+    while len(line) < _LONGEST_ANSWER:
+        message = await stream.read_out()
+        if message is None:
+            return b""
+        if message.stream == _STDOUT:
+            line += message.data
+        if b"\n" in line:
+            return line.partition(b"\n")[0]
+    return b""
+
+
+async def _how_it_ended(engine: Engine, container: DockerContainer) -> str:
+    found: dict[str, Any] = (await engine.show(container.id) or {}).get("State", {})
+    if found.get("OOMKilled"):
+        return "the memory limit leaves it no room"
+    said = f": {found['Error']}" if found.get("Error") else ""
+    return f"it ended before it was ready, with status {found.get('ExitCode')}{said}"

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Which OCI runtime the engine shall take for a sandbox. Pure."""
+
+from __future__ import annotations
+
+from casulo.model.draft import DOCKER_RUNTIME, nearest
+from casulo.model.errors import Code, InvalidRequest, Unsupported
+from casulo.model.sandbox import Isolation, Spec
+from casulo.runtimes.docker.engine import About
+from casulo.runtimes.docker.settings import DockerSettings
+
+
+def check_settings(settings: DockerSettings, about: About) -> None:
+    """Unsupported when the configuration names a runtime that the engine does not have."""
+    for name in (settings.docker_runtime, *settings.selectable_runtimes):
+        if name and name not in about.runtimes:
+            raise Unsupported(
+                f"[docker]: the engine has no runtime {name!r}",
+                code=Code.HOST_UNSUPPORTED,
+                hint=f"register it in the engine's daemon.json; {nearest(name, about.runtimes)}",
+            )
+
+
+def runtime_of(spec: Spec, settings: DockerSettings, about: About) -> str:
+    """The engine's name for it; empty is the engine's default. A request may only take what is allowed."""
+    wanted = spec.extensions.get(DOCKER_RUNTIME)
+    if spec.isolation is Isolation.GVISOR:
+        if wanted and "runsc" not in wanted:
+            raise _invalid(f"{wanted!r} is not gVisor, which the isolation asks for")
+        return wanted or about.gvisor
+    if wanted is None:
+        return settings.docker_runtime
+    if wanted not in settings.selectable_runtimes:
+        raise _invalid(
+            f"{wanted!r} may not be chosen here",
+            nearest(wanted, settings.selectable_runtimes)
+            if settings.selectable_runtimes
+            else "the server's administrator allows runtimes in [docker] selectable_runtimes",
+        )
+    return wanted
+
+
+def _invalid(what: str, hint: str = "") -> InvalidRequest:
+    return InvalidRequest(f"extension {DOCKER_RUNTIME}: {what}", code=Code.INVALID_PARAMETER, hint=hint)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The plan of one container, as the engine's API wants it, and how everything is named. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from casulo.model.sandbox import EXECD_PORT, Resources
+from casulo.network.filter import ANY_SANDBOX
+
+INSTANCE_LABEL, SANDBOX_LABEL, SNAPSHOT_LABEL = "casulo.instance", "casulo.sandbox", "casulo.snapshot"
+CLAIMS_LABEL = "casulo.delete_volumes"
+"""Named volumes that go with their sandbox, separated by commas."""
+
+DAEMON_FOLDER = "/opt/opensandbox/daemon"
+DAEMON = (f"{DAEMON_FOLDER}/execd", "--boot-stdio")
+PORT = f"{EXECD_PORT}/tcp"
+DAEMON_RESERVE = 16
+"""Threads of the daemon, which count as processes. Unlike in local sandboxes nothing keeps them for it."""
+
+CAPABILITIES = (
+    "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE",
+    "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+)  # fmt: skip
+"""What root inside keeps, the same as in local sandboxes."""
+
+_CPU_PERIOD_US = 100_000
+_LEAST_QUOTA_US = 1000
+
+
+@dataclass(frozen=True)
+class Names:
+    """Everything that one server leaves with an engine is named after it. `instance` has 10 digits."""
+
+    instance: str
+
+    @property
+    def network(self) -> str:
+        """The network that the server makes."""
+        return f"casulo-{self.instance}"
+
+    @property
+    def bridge(self) -> str:
+        """That network's interface; begins as all sandboxes' interfaces do."""
+        return f"{ANY_SANDBOX}{self.instance}d"
+
+    @property
+    def container_prefix(self) -> str:
+        """How its containers' names begin."""
+        return f"casulo-{self.instance}-"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What marks an object as this server's."""
+        return {INSTANCE_LABEL: self.instance}
+
+    @property
+    def label_filter(self) -> str:
+        """The same as the engine's filters want it."""
+        return f"{INSTANCE_LABEL}={self.instance}"
+
+    def container(self, sandbox_id: str) -> str:
+        """The container of a sandbox."""
+        return f"{self.container_prefix}{sandbox_id}"
+
+    def sandbox(self, container: Mapping[str, Any]) -> str | None:
+        """The sandbox of an entry of the engine's list; None when it only bears our labels.
+
+        Images made of a sandbox hand its labels down to whatever somebody starts from them.
+        """
+        sandbox_id = str((container.get("Labels") or {}).get(SANDBOX_LABEL, ""))
+        names = [str(name).lstrip("/") for name in container.get("Names") or ()]
+        return sandbox_id if sandbox_id and self.container(sandbox_id) in names else None
+
+    def program(self, digest: str) -> str:
+        """The volume with the daemon of this digest."""
+        return f"casulo-{self.instance}-execd-{digest}"
+
+    @property
+    def snapshot_repository(self) -> str:
+        """The repository of the images that snapshots are."""
+        return f"casulo-snapshot/{self.instance}"
+
+    def snapshot(self, snapshot_id: str) -> str:
+        """The image of a snapshot."""
+        return f"{self.snapshot_repository}:{snapshot_id}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that differs between two containers. `publish` is an address of the engine, or empty."""
+
+    sandbox_id: str
+    names: Names
+    image: str
+    resources: Resources
+    program: str
+    network: str
+    runtime: str = ""
+    publish: str = ""
+    log_bytes: int = 10 << 20
+    mounts: tuple[Mapping[str, Any], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def config(self) -> dict[str, Any]:
+        """The body of `POST /containers/create`. The image's own words are the daemon's to follow."""
+        return {
+            "Image": self.image,
+            "Hostname": f"casulo-{self.sandbox_id[:8]}",
+            "Entrypoint": list(DAEMON),
+            "Cmd": [],
+            "User": "0:0",
+            "WorkingDir": "/",
+            "Healthcheck": {"Test": ["NONE"]},
+            "Labels": {**self.names.labels, SANDBOX_LABEL: self.sandbox_id, **self.labels},
+            "OpenStdin": True,
+            "StdinOnce": True,
+            "AttachStdin": True,
+            "AttachStdout": True,
+            "AttachStderr": False,
+            "Tty": False,
+            "ExposedPorts": {PORT: {}} if self.publish else {},
+            "HostConfig": self._host(),
+        }
+
+    def _host(self) -> dict[str, Any]:
+        program = {"Type": "volume", "Source": self.program, "Target": DAEMON_FOLDER, "ReadOnly": True}
+        return {
+            **_limits(self.resources),
+            "NetworkMode": self.network,
+            "PortBindings": {PORT: [{"HostIp": self.publish, "HostPort": ""}]} if self.publish else {},
+            "CapDrop": ["ALL"],
+            "CapAdd": list(CAPABILITIES),
+            "SecurityOpt": ["no-new-privileges"],
+            "Mounts": [{**program, "VolumeOptions": {"NoCopy": True}}, *map(dict, self.mounts)],
+            "LogConfig": {"Type": "json-file", "Config": self._log()},
+            "RestartPolicy": {"Name": "no"},
+            "Runtime": self.runtime,
+            "IpcMode": "private",
+            "Privileged": False,
+        }
+
+    def _log(self) -> dict[str, str]:
+        """Two files of half the size: the engine forgets a whole file at once."""
+        return {"max-size": str(self.log_bytes // 2), "max-file": "2"}
+
+
+def _limits(resources: Resources) -> dict[str, Any]:
+    limits: dict[str, Any] = {
+        # Not NanoCpus, which the engine refuses above the machine's number of processors.
+        "CpuPeriod": _CPU_PERIOD_US,
+        "CpuQuota": max(_LEAST_QUOTA_US, resources.cpu_millis * _CPU_PERIOD_US // 1000),
+        "Memory": resources.memory_bytes,
+        "MemorySwap": resources.memory_bytes,
+        "PidsLimit": resources.pids + DAEMON_RESERVE,
+        "ShmSize": resources.shm_bytes,
+    }
+    if resources.disk_bytes is not None:
+        limits["StorageOpt"] = {"size": str(resources.disk_bytes)}
+    return limits

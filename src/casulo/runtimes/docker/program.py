@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The daemon's program where containers find it: a volume of the engine, filled once for each version.
+
+A volume works with engines on other machines too, and with images that hold no program at all. It is
+filled through a container that is never started, made from an image of nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+from aiodocker.containers import DockerContainer
+
+from casulo.images import daemon
+from casulo.model.errors import Code, RuntimeFailure
+from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained, to_its_end
+from casulo.runtimes.docker.plan import Names
+
+EMPTY_IMAGE = "casulo/empty:1"
+_PLACE = "/volume"
+_log = structlog.get_logger(__name__)
+
+
+async def install(engine: Engine, names: Names) -> str:
+    """The name of a volume that holds the daemon for the engine's architecture."""
+    architecture = engine.about.architecture
+    content = daemon.execd_binary(architecture).read_bytes()
+    volume = names.program(hashlib.sha256(content).hexdigest()[:16])
+    await _load_empty_image(engine, architecture)
+    with explained("make a volume for the daemon", Code.HOST_UNSUPPORTED):
+        await engine.docker.volumes.create({"Name": volume, "Labels": names.labels})
+    async with _helper(engine, names, {"Binds": [f"{volume}:{_PLACE}"]}) as helper:
+        if await _held(engine, helper) != content:
+            with explained("store the daemon", Code.HOST_UNSUPPORTED):
+                await helper.put_archive(_PLACE, _archive({"execd": content}))
+            if await _held(engine, helper) != content:
+                raise RuntimeFailure(f"Docker did not keep the daemon in the volume {volume}")
+    return volume
+
+
+async def can_limit_disk(engine: Engine, names: Names) -> bool:
+    """Whether the engine's storage keeps a container to a size: found out by asking for one."""
+    try:
+        async with _helper(engine, names, {"StorageOpt": {"size": str(1 << 30)}}):
+            return True
+    except RuntimeFailure:
+        return False
+
+
+async def remove(engine: Engine, names: Names, keep: str = "") -> None:
+    """Remove the volumes of other versions, or all of them, that no sandbox uses any more."""
+    with explained("list volumes"):
+        found = await engine.docker.volumes.list(filters={"label": [names.label_filter]})
+    for volume in found["Volumes"] or ():
+        name = str(volume["Name"])
+        if name == keep or not name.startswith(names.program("")):
+            continue
+        try:
+            with explained("remove a volume"):
+                await (await engine.docker.volumes.get(name)).delete()
+        except (Absent, Busy) as reason:
+            _log.info("docker.volume_kept", volume=name, reason=reason.message)
+
+
+@asynccontextmanager
+async def _helper(engine: Engine, names: Names, host: Mapping[str, object]) -> AsyncIterator[DockerContainer]:
+    """A container that only exists."""
+    config: dict[str, Any] = {
+        "Image": EMPTY_IMAGE,
+        "Entrypoint": ["none"],
+        "Labels": names.labels,
+        "HostConfig": host,
+    }
+    with explained("make a container for the daemon", Code.HOST_UNSUPPORTED):
+        helper = await to_its_end(engine.docker.containers.create(config))
+    try:
+        yield helper
+    finally:
+        with explained("remove a container"):
+            await to_its_end(helper.delete(force=True))
+
+
+async def _held(engine: Engine, helper: DockerContainer) -> bytes:
+    """The program in the volume; empty when there is none."""
+    limit = 256 << 20
+    try:
+        answer = await engine.excerpt(f"containers/{helper.id}/archive", {"path": f"{_PLACE}/execd"}, limit)
+    except Absent:
+        return b""
+    with tarfile.open(fileobj=io.BytesIO(answer)) as archive:
+        member = archive.next()
+        file = archive.extractfile(member) if member else None
+        return file.read() if file else b""
+
+
+async def _load_empty_image(engine: Engine, architecture: str) -> None:
+    with explained("load an empty image", Code.HOST_UNSUPPORTED):
+        await engine.docker.images.import_image(empty_image(architecture))
+
+
+def empty_image(architecture: str) -> bytes:
+    """An image with one empty directory, in the form of `docker save`."""
+    layer = _archive({})
+    digest = hashlib.sha256(layer).hexdigest()
+    config = {
+        "architecture": architecture,
+        "os": "linux",
+        "config": {},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        "history": [{"created": "1970-01-01T00:00:00Z"}],
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [EMPTY_IMAGE], "Layers": ["layer.tar"]}]
+    files = {"config.json": config, "manifest.json": manifest}
+    encoded = {name: json.dumps(body).encode() for name, body in files.items()}
+    return _archive({**encoded, "layer.tar": layer})
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    """A tar archive of executable files, always the same for the same content."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o755
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The Docker runtime: one container of the engine for each sandbox.
+
+The engine holds everything that is known about a container, under names and labels made of the
+sandbox's id, so this object keeps nothing that a restart could lose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+from aiodocker.containers import DockerContainer
+
+from casulo.images.config import combine
+from casulo.images.settings import ImagesSettings
+from casulo.model.credentials import Credentials
+from casulo.model.draft import HOST_IMAGE, ISOLATED_SESSIONS_FEATURE
+from casulo.model.errors import CasuloError, Code, NotFound, RuntimeFailure, Unsupported
+from casulo.model.sandbox import Exit, Handle, Isolation, Spec
+from casulo.runtimes import bootchannel, endings
+from casulo.runtimes.base import Capabilities, ExitListener, Reality
+from casulo.runtimes.docker import attach, choice, ends, program
+from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained, to_its_end
+from casulo.runtimes.docker.images import EngineImage, Images, named
+from casulo.runtimes.docker.network import Network
+from casulo.runtimes.docker.plan import Names, Plan
+from casulo.runtimes.docker.settings import DockerSettings
+from casulo.runtimes.docker.snapshots import DockerSnapshots
+
+_GONE_SECONDS = 30.0
+_log = structlog.get_logger(__name__)
+
+
+class DockerRuntime:
+    """Runs sandboxes as containers of a Docker Engine."""
+
+    name = "docker"
+
+    def __init__(
+        self,
+        settings: DockerSettings,
+        images: ImagesSettings,
+        data: Path,
+        start_timeout_seconds: float = 30,
+    ) -> None:
+        self._settings = settings
+        self._data = data
+        self._start_timeout = start_timeout_seconds
+        self._engine = Engine(settings)
+        self._images = Images(self._engine, images)
+        self._limits_disk = False
+        self.pause: DockerPause | None = None
+        self.snapshots: DockerSnapshots | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What containers of this engine can do."""
+        features = {"pause", "snapshots", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"}
+        isolations = {Isolation.AUTO, Isolation.CONTAINER}
+        missing = {
+            "gpu": "this runtime hands no GPU devices to sandboxes",
+            ISOLATED_SESSIONS_FEATURE: "sandboxes of the Docker runtime cannot nest namespaces",
+        }
+        if self._limits_disk:
+            features.add("limits.disk")
+        else:
+            missing["limits.disk"] = (
+                f"the engine's storage driver {self._engine.about.storage} keeps no quota here; "
+                "overlay2 on xfs mounted with pquota does"
+            )
+        if self._engine.about.gvisor:
+            isolations.add(Isolation.GVISOR)
+        else:
+            missing["isolation.gvisor"] = "register runsc with the engine: `runsc install`, then restart it"
+        return Capabilities(frozenset(isolations), frozenset(features), missing)
+
+    async def open(self, on_exit: ExitListener) -> None:
+        """Connect to the engine, and bring daemon and network to it."""
+        self._on_exit = on_exit
+        await self._engine.open()
+        self._names = names = Names(await asyncio.to_thread(_instance, self._data))
+        try:
+            choice.check_settings(self._settings, self._engine.about)
+            self._program = await program.install(self._engine, names)
+            await program.remove(self._engine, names, keep=self._program)
+            self._limits_disk = await program.can_limit_disk(self._engine, names)
+            self._network = Network(self._engine, names, self._settings)
+            await self._network.open()
+        except BaseException:
+            await self._engine.close()
+            raise
+        if self._network.unfiltered:
+            _log.warning("docker.network_not_filtered", reason=self._network.unfiltered)
+        self._ends = ends.Ends(self._engine, names, self._ended)
+        self._ends.open()
+        self.pause = DockerPause(self._engine, names)
+        self.snapshots = DockerSnapshots(self._engine, names)
+
+    async def close(self) -> None:
+        """Give back what is not part of a sandbox; network and daemon too when there is none."""
+        if self.pause is None:
+            return
+        await self._ends.close()
+        await self._images.close()
+        try:
+            last = not await self.list()
+            await self._network.close(last)
+            if last:
+                await program.remove(self._engine, self._names)
+        except CasuloError as error:
+            _log.warning("docker.not_tidied", error=error.message)
+        await self._engine.close()
+
+    def check(self, spec: Spec) -> None:
+        """Refuse what the engine could not run."""
+        choice.runtime_of(spec, self._settings, self._engine.about)
+        if spec.snapshot_id is not None:
+            return
+        if spec.image == HOST_IMAGE:
+            raise Unsupported(
+                "the Docker runtime has no image 'host': that is this machine's own file system",
+                code=Code.IMAGE_UNSUPPORTED,
+                hint="name an image, such as python:3.12, or choose the local runtime",
+            )
+        named(spec.image)
+        here = self._engine.about.architecture
+        if spec.platform and (spec.platform.os, spec.platform.arch) != ("linux", here):
+            raise Unsupported(
+                f"the Docker engine runs linux/{here}, not {spec.platform.os}/{spec.platform.arch}",
+                code=Code.IMAGE_UNSUPPORTED,
+                hint="leave the platform out or ask for the engine's",
+            )
+
+    async def provide(self, sandbox_id: str, spec: Spec, credentials: Credentials | None = None) -> None:
+        """Have the engine fetch the image. From then on it is used by its id."""
+        if spec.snapshot_id is None:
+            await self._images.provide(spec.image, credentials)
+        else:
+            await self._image(spec)
+
+    async def _image(self, spec: Spec) -> EngineImage:
+        name = self._names.snapshot(spec.snapshot_id) if spec.snapshot_id else named(spec.image).canonical
+        try:
+            return await self._images.inspect(name)
+        except Absent as error:
+            raise NotFound(
+                f"the Docker engine has the image of this sandbox no more: {error.message}",
+                code=Code.IMAGE_NOT_FOUND,
+                hint="somebody removed it meanwhile; try again",
+            ) from error
+
+    async def create(self, sandbox_id: str, spec: Spec) -> Handle:
+        """Make and start one container; undone completely on any error, cancellation included."""
+        try:
+            return await self._create(sandbox_id, spec)
+        except BaseException:
+            await asyncio.shield(self.destroy(sandbox_id, None, 0))
+            raise
+
+    async def _create(self, sandbox_id: str, spec: Spec) -> Handle:
+        image = await self._image(spec)
+        container = await to_its_end(self._make(sandbox_id, spec, image))
+        document = await self._document(sandbox_id, spec, image, container)
+        limit = bootchannel.start_limit(self._start_timeout, spec)
+        await attach.boot(self._engine, container, document, limit, self._before_user_code)
+        self._ends.watch(sandbox_id)
+        found = await self._engine.show(container.id) or {}
+        token = document.access_token
+        if not found.get("State", {}).get("Running"):  # a short entrypoint may have ended by now
+            asyncio.get_running_loop().create_task(self._ends.ended(sandbox_id))
+            return Handle("", 0, token, {"container": container.id})
+        host, port = await self._network.address(found)
+        return Handle(host, port, token, {"container": container.id})
+
+    async def _before_user_code(self) -> None:
+        await asyncio.to_thread(self._network.keep_apart)
+
+    async def _make(self, sandbox_id: str, spec: Spec, image: EngineImage) -> DockerContainer:
+        plan = Plan(
+            sandbox_id=sandbox_id,
+            names=self._names,
+            image=image.id,
+            resources=spec.resources,
+            program=self._program,
+            network=self._network.name,
+            runtime=choice.runtime_of(spec, self._settings, self._engine.about),
+            publish=self._network.publish,
+            log_bytes=self._settings.log_cap_bytes,
+        )
+        with explained("make the container", Code.SANDBOX_START_FAILED):
+            return await self._engine.docker.containers.create(
+                plan.config(), name=self._names.container(sandbox_id)
+            )
+
+    async def _document(
+        self, sandbox_id: str, spec: Spec, image: EngineImage, container: DockerContainer
+    ) -> bootchannel.BootDocument:
+        process = combine(image.config, entrypoint=spec.entrypoint)
+        user = await self._images.user(image, container.id)
+        return bootchannel.BootDocument(
+            sandbox_id=sandbox_id,
+            access_token=secrets.token_urlsafe(24),
+            entrypoint=process.arguments,
+            env=bootchannel.environment(sandbox_id, spec, image_env=process.env, home=user.home),
+            cwd=process.cwd,
+            uid=user.uid,
+            gid=user.gid,
+            log_cap_bytes=0,  # the engine keeps the log, and to its size
+            pre_start=spec.pre_start,
+            periodic=spec.periodic,
+        )
+
+    async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
+        """Stop the container and remove every trace."""
+        self._ends.drop(sandbox_id)
+        name = self._names.container(sandbox_id)
+        found = await self._engine.show(name)
+        if found is None:
+            return None
+        if handle is not None and grace_seconds > 0 and found["State"]["Running"]:
+            await self._ask(name, found["State"], handle, grace_seconds)
+        ended = await ends.exit_of(self._engine, name)
+        await self._remove(name)
+        assert self.snapshots is not None
+        await self.snapshots.forget_image(found)
+        return ended
+
+    async def _ask(self, name: str, state: Mapping[str, Any], handle: Handle, grace_seconds: float) -> None:
+        """Let the entrypoint end by itself. Nobody being there to ask is no error."""
+        assert self.pause is not None
+        try:
+            if state.get("Paused"):
+                await self.pause.thaw(name)
+            await asyncio.to_thread(endings.ask, handle, grace_seconds)
+            async with asyncio.timeout(grace_seconds + endings.ASK_TIMEOUT_SECONDS):
+                with explained("wait for the container's end"):
+                    await self._engine.container(name).wait()
+        except (CasuloError, OSError, http.client.HTTPException, TimeoutError) as error:
+            _log.info("stop.not_asked", host=handle.host, error=str(error))
+
+    async def _remove(self, name: str) -> None:
+        try:
+            with explained("remove the container", Code.SANDBOX_DELETE_FAILED):
+                await self._engine.container(name).delete(force=True, v=True)
+        except Absent:
+            return
+        except Busy:  # somebody else is at it
+            await self._await_removal(name)
+
+    async def _await_removal(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(_GONE_SECONDS):
+                with explained("wait for the container's removal", Code.SANDBOX_DELETE_FAILED):
+                    await self._engine.container(name).wait(condition="removed")
+        except Absent:
+            return
+        except TimeoutError as error:
+            raise RuntimeFailure(
+                f"Docker does not finish the removal of the container {name}", code=Code.SANDBOX_DELETE_FAILED
+            ) from error
+
+    async def inspect(self, sandbox_id: str, handle: Handle) -> Reality:
+        """Look at the container, and watch it from now on."""
+        self._ends.watch(sandbox_id)
+        name = self._names.container(sandbox_id)
+        state = await ends.state_of(self._engine, name)
+        if state.get("Running"):
+            return Reality(alive=True, frozen=bool(state.get("Paused")))
+        self._ends.drop(sandbox_id)
+        return Reality(alive=False, exit=await ends.exit_of(self._engine, name))
+
+    async def list(self) -> set[str]:
+        """Ids of the containers, running or not, that bear this server's name and label."""
+        filters = f'{{"label":["{self._names.label_filter}"]}}'
+        with explained("list containers"):
+            found = await self._engine.docker.containers.list(all=True, filters=filters)
+        ids = (self._names.sandbox(container._container) for container in found)
+        return {sandbox_id for sandbox_id in ids if sandbox_id}
+
+    async def _ended(self, sandbox_id: str) -> None:
+        self._on_exit(sandbox_id, await ends.exit_of(self._engine, self._names.container(sandbox_id)))
+
+
+class DockerPause:
+    """Freezing with the engine's own pause: processes stay in memory and get no CPU time."""
+
+    def __init__(self, engine: Engine, names: Names) -> None:
+        self._engine = engine
+        self._names = names
+
+    async def pause(self, sandbox_id: str, handle: Handle) -> None:
+        """Freeze every process of the container."""
+        with explained("pause the container", Code.SANDBOX_PAUSE_FAILED):
+            await to_its_end(self._engine.container(self._names.container(sandbox_id)).pause())
+
+    async def resume(self, sandbox_id: str, handle: Handle) -> None:
+        """Thaw every process of the container."""
+        await self.thaw(self._names.container(sandbox_id))
+
+    async def thaw(self, name: str) -> None:
+        """Thaw by the container's name."""
+        with explained("resume the container", Code.SANDBOX_RESUME_FAILED):
+            await to_its_end(self._engine.container(name).unpause())
+
+
+def _instance(data: Path) -> str:
+    """What this server's objects are named after: drawn once, since data directories of two machines that
+    share an engine may well have the same path."""
+    file = data / "docker" / "instance"
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    drawn = secrets.token_hex(5)
+    partial = file.with_suffix(".partial")
+    partial.write_text(drawn)
+    os.replace(partial, file)
+    return drawn
