@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
+from support import engine as engines
 from support import sharing
+from support.engine import Engine
 from support.machine import CANNOT_RUN, cannot_run, why_no_local_runtime
 from support.server import Server
 
@@ -40,7 +41,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{report.nodeid}: {reason}", red=True)
 
 
-def _make(data_dir: Path, runtime: str, extra: str = "", local: str = "") -> Server:
+def _make(request: pytest.FixtureRequest, runtime: str, extra: str = "", local: str = "") -> Server:
+    factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+    data_dir = factory.mktemp(f"server-{runtime}")
+    if runtime == "docker":
+        engine: Engine = request.getfixturevalue("engine")
+        return Server(data_dir, runtime, extra + engine.settings, engines.IMAGE)
     if runtime == "local" and (reason := why_no_local_runtime()):
         cannot_run(reason)
     table = f'[local]\nnetwork = "{sharing.network(next(_serial))}"\nslots = 4\n{local}'
@@ -57,11 +63,11 @@ def _end(server: Server) -> None:
     server.stop()
 
 
-def _starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewServer]:
+def _starting(request: pytest.FixtureRequest) -> Iterator[NewServer]:
     made: list[Server] = []
 
     def start(runtime: str, extra: str = "", local: str = "") -> Server:
-        server = _make(tmp_path_factory.mktemp(f"server-{runtime}"), runtime, extra, local)
+        server = _make(request, runtime, extra, local)
         made.append(server)
         return server.start()
 
@@ -71,37 +77,53 @@ def _starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewServer]:
 
 
 @pytest.fixture
-def new_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewServer]:
+def new_server(request: pytest.FixtureRequest) -> Iterator[NewServer]:
     """Starts servers for one test: `new_server("local", extra="[sandbox]\\n...")`."""
-    yield from _starting(tmp_path_factory)
+    yield from _starting(request)
 
 
 @pytest.fixture(scope="module")
-def new_module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewServer]:
+def new_module_server(request: pytest.FixtureRequest) -> Iterator[NewServer]:
     """The same for the tests of one module."""
-    yield from _starting(tmp_path_factory)
+    yield from _starting(request)
 
 
-def _session_server(tmp_path_factory: pytest.TempPathFactory, runtime: str) -> Iterator[Server]:
-    server = _make(tmp_path_factory.mktemp(f"server-{runtime}"), runtime)
+def _session_server(request: pytest.FixtureRequest, runtime: str) -> Iterator[Server]:
+    server = _make(request, runtime)
     server.start()
     yield server
     _end(server)
 
 
 @pytest.fixture(scope="session")
-def fake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def fake_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """The server on the fake runtime: the real daemon as a plain process, no isolation."""
-    yield from _session_server(tmp_path_factory, "fake")
+    yield from _session_server(request, "fake")
 
 
 @pytest.fixture(scope="session")
-def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def local_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """The server on the local runtime: real sandboxes."""
-    yield from _session_server(tmp_path_factory, "local")
+    yield from _session_server(request, "local")
 
 
-@pytest.fixture(params=["fake", "local"])
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """A Docker engine with the images of the suites."""
+    if reason := engines.why_not():
+        cannot_run(reason)
+    with engines.running() as started:
+        engines.add_images(started)
+        yield started
+
+
+@pytest.fixture(scope="session")
+def docker_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The server on the Docker runtime."""
+    yield from _session_server(request, "docker")
+
+
+@pytest.fixture(params=["fake", "local", "docker"])
 def server(request: pytest.FixtureRequest) -> Server:
     """Each test that asks for it runs once on every runtime."""
     found: Server = request.getfixturevalue(f"{request.param}_server")

@@ -14,10 +14,16 @@ from casulo.client.sandbox import AsyncSandbox
 from support.server import Server
 
 
-@pytest.fixture(params=["fake", "local"])
+@pytest.fixture(params=["fake", "local", "docker"])
 def runtime_name(request: pytest.FixtureRequest) -> str:
     """For tests that start a server of their own on every runtime."""
     return str(request.param)
+
+
+@pytest.fixture
+def image(server: Server) -> str:
+    """One that holds what the suite uses: a shell, the usual programs, Python."""
+    return server.image
 
 
 @pytest.fixture
@@ -28,9 +34,9 @@ async def client(server: Server) -> AsyncIterator[AsyncClient]:
 
 
 @pytest.fixture
-async def box(client: AsyncClient) -> AsyncIterator[AsyncSandbox]:
+async def box(client: AsyncClient, image: str) -> AsyncIterator[AsyncSandbox]:
     """A sandbox with defaults."""
-    async with await AsyncSandbox.create("host", client=client) as made:
+    async with await AsyncSandbox.create(image, client=client) as made:
         yield made
 
 
@@ -40,6 +46,6 @@ async def any_box(request: pytest.FixtureRequest, server: Server) -> AsyncIterat
     connection = Connection(server.url, server.api_key, use_server_proxy=request.param == "proxy")
     async with (
         AsyncClient(connection) as client,
-        await AsyncSandbox.create("host", client=client) as made,
+        await AsyncSandbox.create(server.image, client=client) as made,
     ):
         yield made

@@ -32,10 +32,10 @@ LOST = "ContextDiedError"
 
 
 @pytest.fixture
-async def large_box(client: AsyncClient) -> AsyncIterator[AsyncSandbox]:
+async def large_box(client: AsyncClient, image: str) -> AsyncIterator[AsyncSandbox]:
     """A sandbox with room for compilers."""
     resources = {"memory": "2Gi", "cpu": "2"}
-    async with await AsyncSandbox.create("host", client=client, resources=resources) as made:
+    async with await AsyncSandbox.create(image, client=client, resources=resources) as made:
         yield made
 
 

@@ -29,26 +29,28 @@ async def _ended(client: AsyncClient, sandbox_id: str) -> SandboxInfo:
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "Terminated"), (5, "Failed")])
-async def test_b081_exit_is_reflected_with_its_code(client: AsyncClient, code: int, state: str) -> None:
+async def test_b081_exit_is_reflected_with_its_code(
+    client: AsyncClient, code: int, state: str, image: str
+) -> None:
     entrypoint = ["sh", "-c", f"sleep 0.3; exit {code}"]
-    async with await AsyncSandbox.create("host", entrypoint=entrypoint, client=client) as box:
+    async with await AsyncSandbox.create(image, entrypoint=entrypoint, client=client) as box:
         info = await _ended(client, box.id)
         assert info.state == state
         assert code == 0 or str(code) in info.message
 
 
-async def test_b081_entrypoint_that_forks_away(client: AsyncClient) -> None:
+async def test_b081_entrypoint_that_forks_away(client: AsyncClient, image: str) -> None:
     entrypoint = ["sh", "-c", "setsid sleep 1000 & exit 0"]
-    async with await AsyncSandbox.create("host", entrypoint=entrypoint, client=client) as box:
+    async with await AsyncSandbox.create(image, entrypoint=entrypoint, client=client) as box:
         assert (await _ended(client, box.id)).state == "Terminated"
 
 
-async def test_b081_arguments_and_environment_are_not_split(client: AsyncClient) -> None:
+async def test_b081_arguments_and_environment_are_not_split(client: AsyncClient, image: str) -> None:
     mark = f"/tmp/argv-{uuid.uuid4().hex}"
     script = f'printf "%s|" "$@" "$SPACED" > {mark}; exec sleep 1000'
     entrypoint = ["sh", "-c", script, "zero", "a b", "*", "$HOME", ""]
     async with await AsyncSandbox.create(
-        "host", entrypoint=entrypoint, env={"SPACED": " two  words "}, client=client
+        image, entrypoint=entrypoint, env={"SPACED": " two  words "}, client=client
     ) as box:
         for _ in range(100):
             if await box.files.exists(mark) and (await box.files.read(mark)).count("|") == 5:
@@ -59,16 +61,16 @@ async def test_b081_arguments_and_environment_are_not_split(client: AsyncClient)
         assert inside.stdout == " two  words "
 
 
-async def test_b081_missing_entrypoint_is_a_typed_error(client: AsyncClient) -> None:
+async def test_b081_missing_entrypoint_is_a_typed_error(client: AsyncClient, image: str) -> None:
     with pytest.raises(Exception, match="no-such-entrypoint") as caught:
-        await AsyncSandbox.create("host", entrypoint=["/no-such-entrypoint"], client=client)
+        await AsyncSandbox.create(image, entrypoint=["/no-such-entrypoint"], client=client)
     assert caught.value.code == "SANDBOX::INVALID_ENTRYPOINT"  # type: ignore[attr-defined]
 
 
-async def test_b013_entrypoint_gets_term_and_its_code_is_kept(client: AsyncClient) -> None:
+async def test_b013_entrypoint_gets_term_and_its_code_is_kept(client: AsyncClient, image: str) -> None:
     mark = f"/tmp/bye-{uuid.uuid4().hex}"
     script = f"trap 'echo bye > {mark}; exit 7' TERM; echo $$ > {mark}.pid; while :; do sleep 0.05; done"
-    async with await AsyncSandbox.create("host", entrypoint=["sh", "-c", script], client=client) as box:
+    async with await AsyncSandbox.create(image, entrypoint=["sh", "-c", script], client=client) as box:
         await box.commands.run(f"until test -s {mark}.pid; do sleep 0.02; done", timeout=10)
         # The command and the daemon end with the entrypoint, so its own end may not be told.
         with contextlib.suppress(Exception):
@@ -77,9 +79,9 @@ async def test_b013_entrypoint_gets_term_and_its_code_is_kept(client: AsyncClien
         assert info.state == "Failed" and "7" in info.message
 
 
-async def test_b013_stop_ends_before_the_grace_limit(client: AsyncClient) -> None:
+async def test_b013_stop_ends_before_the_grace_limit(client: AsyncClient, image: str) -> None:
     script = "trap 'exit 7' TERM; while :; do sleep 0.05; done"
-    box = await AsyncSandbox.create("host", entrypoint=["sh", "-c", script], client=client)
+    box = await AsyncSandbox.create(image, entrypoint=["sh", "-c", script], client=client)
     begun = time.monotonic()
     await box.kill()
     assert time.monotonic() - begun < 2
@@ -90,10 +92,10 @@ async def test_b041_restart_keeps_renewed_expiry(new_server, runtime_name: str, 
     server: Server = new_server(runtime_name)
     connection = Connection(server.url, server.api_key)
     async with AsyncClient(connection) as client:
-        kept = await AsyncSandbox.create("host", timeout=60, client=client)
+        kept = await AsyncSandbox.create(server.image, timeout=60, client=client)
         await kept.commands.run("echo before > /tmp/kept")
         renewed = await kept.renew(600)
-        short = await AsyncSandbox.create("host", client=client)
+        short = await AsyncSandbox.create(server.image, client=client)
         await short.renew(2)
         server.crash()
     await asyncio.sleep(seconds_down)
@@ -113,7 +115,7 @@ async def test_b041_restart_keeps_renewed_expiry(new_server, runtime_name: str, 
 async def test_commands_survive_the_servers_death(new_server, runtime_name: str) -> None:
     server: Server = new_server(runtime_name)
     async with AsyncClient(Connection(server.url, server.api_key)) as client:
-        box = await AsyncSandbox.create("host", client=client)
+        box = await AsyncSandbox.create(server.image, client=client)
         running = asyncio.create_task(box.commands.run("for i in 1 2 3 4; do echo $i; sleep 0.4; done"))
         await asyncio.sleep(0.3)
         server.crash()

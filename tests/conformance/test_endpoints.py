@@ -64,7 +64,7 @@ async def strict_web(new_server, runtime_name: str) -> AsyncIterator[Web]:
     )
     async with (
         AsyncClient(Connection(server.url, server.api_key)) as client,
-        await AsyncSandbox.create("host", client=client) as box,
+        await AsyncSandbox.create(server.image, client=client) as box,
     ):
         yield await _serve(server, box)
 

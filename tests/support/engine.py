@@ -66,10 +66,11 @@ class Engine:
 
     def ours(self) -> dict[str, list[str]]:
         """Everything that servers left with it, but the empty image."""
+        networks = self.docker("network", "ls", "--format", "{{.Name}}").split()
         return {
             "containers": self.docker("ps", "--all", "--format", "{{.Names}}").split(),
             "volumes": self.docker("volume", "ls", "--format", "{{.Name}}").split(),
-            "networks": [n for n in self.docker("network", "ls", "--format", "{{.Name}}").split() if "-" in n],
+            "networks": [name for name in networks if name.startswith("casulo-")],
         }
 
 

@@ -26,6 +26,7 @@ class Server:
     data_dir: Path
     runtime: str
     extra: str = ""
+    image: str = "host"
     process: subprocess.Popen[bytes] | None = None
     url: str = ""
     environment: dict[str, str] = field(default_factory=dict)

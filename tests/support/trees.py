@@ -15,8 +15,8 @@ from casulo.images import host as host_image
 from support.machine import cannot_run
 
 PACKAGES = (
-    "bash", "bsdextrautils", "coreutils", "dash", "debianutils", "diffutils", "findutils", "gawk|mawk", "grep",
-    "gzip", "hostname", "libc-bin", "procps", "python3", "sed", "tar", "util-linux",
+    "bash", "bsdextrautils", "coreutils", "dash", "debianutils", "diffutils", "findutils", "gawk|mawk",
+    "grep", "gzip", "hostname", "libc-bin", "procps", "python3", "sed", "tar", "util-linux",
 )  # fmt: skip
 """What the conformance suite uses inside, as Debian calls it."""
 

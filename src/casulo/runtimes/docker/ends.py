@@ -34,6 +34,7 @@ class Ends:
         self._on_end = on_end
         self._watched: set[str] = set()
         self._task: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
         """Begin to listen."""
@@ -52,6 +53,12 @@ class Ends:
     def drop(self, sandbox_id: str) -> None:
         """Watch no longer. Idempotent."""
         self._watched.discard(sandbox_id)
+
+    def soon(self, sandbox_id: str) -> None:
+        """As `ended`, once the caller is done."""
+        task = asyncio.get_running_loop().create_task(self.ended(sandbox_id))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     async def ended(self, sandbox_id: str) -> None:
         """Tell it, unless that was done or is not wanted."""

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import ssl
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
@@ -115,12 +117,22 @@ class Engine:
         except Absent:
             return None
 
+    async def status(self, path: str, params: Mapping[str, str]) -> dict[str, Any]:
+        """What the engine says about a file of a container, without the file."""
+        with explained("look at a file"):
+            async with self.docker.session.head(self._address(path), params=dict(params)) as answer:
+                if answer.status >= 400:
+                    raise DockerError(answer.status, f"no {params['path']}")
+                header = answer.headers["X-Docker-Container-Path-Stat"]
+        return dict(json.loads(base64.b64decode(header)))
+
+    def _address(self, path: str) -> str:
+        return f"{self.docker.docker_host}/{self.docker.api_version}/{path}"
+
     async def excerpt(self, path: str, params: Mapping[str, str], limit: int) -> bytes:
         """At most `limit` bytes of an answer that somebody untrusted may have made long."""
-        docker = self.docker
-        url = f"{docker.docker_host}/{docker.api_version}/{path}"
         with explained("hand out a file"):
-            async with docker.session.get(url, params=dict(params)) as answer:
+            async with self.docker.session.get(self._address(path), params=dict(params)) as answer:
                 if answer.status >= 400:
                     raise DockerError(answer.status, (await answer.text())[:500])
                 content = bytearray()

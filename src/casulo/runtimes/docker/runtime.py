@@ -173,12 +173,19 @@ class DockerRuntime:
         await attach.boot(self._engine, container, document, limit, self._before_user_code)
         self._ends.watch(sandbox_id)
         found = await self._engine.show(container.id) or {}
-        token = document.access_token
-        if not found.get("State", {}).get("Running"):  # a short entrypoint may have ended by now
-            asyncio.get_running_loop().create_task(self._ends.ended(sandbox_id))
-            return Handle("", 0, token, {"container": container.id})
-        host, port = await self._network.address(found)
-        return Handle(host, port, token, {"container": container.id})
+        host, port = await self._address(sandbox_id, found)
+        return Handle(host, port, document.access_token, {"container": container.id})
+
+    async def _address(self, sandbox_id: str, container: Mapping[str, Any]) -> tuple[str, int]:
+        """Where the daemon is; nowhere when a short entrypoint has ended by now, which is then told."""
+        if container.get("State", {}).get("Running"):
+            try:
+                return await self._network.address(container)
+            except RuntimeFailure:
+                if (await ends.state_of(self._engine, self._names.container(sandbox_id))).get("Running"):
+                    raise
+        self._ends.soon(sandbox_id)
+        return "", 0
 
     async def _before_user_code(self) -> None:
         await asyncio.to_thread(self._network.keep_apart)
@@ -213,6 +220,7 @@ class DockerRuntime:
             cwd=process.cwd,
             uid=user.uid,
             gid=user.gid,
+            groups=user.groups,
             log_cap_bytes=0,  # the engine keeps the log, and to its size
             pre_start=spec.pre_start,
             periodic=spec.periodic,
