@@ -12,14 +12,12 @@ from benchmarks.harness import conditions, serving
 from benchmarks.report import Report, milliseconds, quantile
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.sandbox import AsyncSandbox
-from devkit import packages
 
 RUNS = 50
 WARM_UP = 3
 
 
 async def measure() -> Report:
-    packages.install_missing((*packages.NEEDS, *packages.DOCKER))
     if reason := docker.why_not():
         print(f"create: no comparison with Docker: {reason}", file=sys.stderr)
         return await _alone()

@@ -41,10 +41,8 @@ NEEDS = (
     Need(("mmdebstrap",), "mmdebstrap", "builds images of Debian packages"),
     Need(("docker-registry",), "docker-registry", "the registry that tests pull from"),
     Need(("/usr/bin/busybox", "/bin/busybox"), "busybox-static", "the program inside the tests' images"),
-)
-DOCKER = (
-    Need(("dockerd",), "docker.io", "the yardstick of the create benchmark"),
-    Need(("docker",), "docker.io", "the yardstick of the create benchmark"),
+    Need(("dockerd",), "docker.io", "the engine of the Docker runtime's tests"),
+    Need(("docker",), "docker.io", "speaks to that engine"),
     Need(("iptables",), "iptables", "dockerd refuses to start without it"),
 )
 
