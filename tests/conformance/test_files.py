@@ -151,8 +151,8 @@ async def test_a_tree_with_special_files_is_copied_without_them_and_says_so(
     assert (copied / "link").read_text() == "kept\n"
 
 
-async def test_a_file_of_a_sandbox_that_is_gone_is_not_absent(client: AsyncClient) -> None:
-    box = await AsyncSandbox.create("host", client=client)
+async def test_a_file_of_a_sandbox_that_is_gone_is_not_absent(client: AsyncClient, image: str) -> None:
+    box = await AsyncSandbox.create(image, client=client)
     assert not await box.files.exists("/none") and await box.files.exists("/")
     await box.kill()
     with pytest.raises(CasuloError):

@@ -18,9 +18,10 @@ from casulo.model.errors import Code, Conflict, InvalidRequest, NotFound
 from support.server import Server
 
 MANIFEST = r"""cd ~
-find tree -printf '%y %p %m %U %G %s %l %T@ %n\n' | sort
+find tree -printf '%y %p %m %U %G %s %l %Ts %n\n' | sort
 find tree -type f | sort | xargs md5sum"""
-"""Kind, path, mode, owner, size, target, time and links of everything, and the content of every file."""
+"""Kind, path, mode, owner, size, target, time and links of everything, and the content of every file. The
+times in whole seconds, since a Docker engine's layers keep no more."""
 
 CYCLE = """
 set -e; cd ~; mkdir -p tree; cd tree
@@ -41,8 +42,8 @@ async def say(box: AsyncSandbox, command: str, **env: str) -> str:
     return (await box.commands.run(command, env=env)).check().stdout
 
 
-async def test_files_outlive_their_sandbox(client: AsyncClient) -> None:
-    async with await AsyncSandbox.create("host", env={"A": "source"}, client=client) as source:
+async def test_files_outlive_their_sandbox(client: AsyncClient, image: str) -> None:
+    async with await AsyncSandbox.create(image, env={"A": "source"}, client=client) as source:
         await say(source, "echo kept > ~/kept; echo kept > ~/gone; sleep 1000 & echo $! > ~/pid")
         snapshot = await source.snapshot("mine")
         assert (snapshot.state, snapshot.name, snapshot.sandbox_id) == ("Ready", "mine", source.id)
@@ -58,8 +59,8 @@ async def test_files_outlive_their_sandbox(client: AsyncClient) -> None:
     assert caught.value.code == Code.SNAPSHOT_NOT_FOUND
 
 
-async def test_b051_five_cycles_of_snapshot_and_restore(client: AsyncClient) -> None:
-    box = await AsyncSandbox.create("host", client=client)
+async def test_b051_five_cycles_of_snapshot_and_restore(client: AsyncClient, image: str) -> None:
+    box = await AsyncSandbox.create(image, client=client)
     previous: Snapshot | None = None
     for cycle in range(1, 6):
         await say(box, CYCLE, N=str(cycle))
@@ -85,8 +86,8 @@ async def test_b051_five_cycles_of_pause_and_resume(box: AsyncSandbox) -> None:
         assert await say(box, MANIFEST) == before, cycle
 
 
-async def test_one_snapshot_makes_many_that_do_not_see_each_other(client: AsyncClient) -> None:
-    async with await AsyncSandbox.create("host", client=client) as source:
+async def test_one_snapshot_makes_many_that_do_not_see_each_other(client: AsyncClient, image: str) -> None:
+    async with await AsyncSandbox.create(image, client=client) as source:
         await say(source, "echo one > ~/file")
         snapshot = await source.snapshot()
         await say(source, "echo source > ~/file")
@@ -157,7 +158,10 @@ async def test_wire_form(box: AsyncSandbox, client: AsyncClient, server: Server)
 
 
 def test_sync(server: Server) -> None:
-    with Client(Connection(server.url, server.api_key)) as client, Sandbox.create(client=client) as source:
+    with (
+        Client(Connection(server.url, server.api_key)) as client,
+        Sandbox.create(server.image, client=client) as source,
+    ):
         source.commands.run("echo sync > ~/file").check()
         snapshot = source.snapshot("sync", wait=True)
         with Sandbox.create(snapshot=snapshot.id, client=client) as box:
@@ -170,7 +174,7 @@ async def test_survives_a_crash_of_the_server(new_server, runtime_name: str) -> 
     server: Server = new_server(runtime_name)
     async with (
         AsyncClient(Connection(server.url, server.api_key)) as client,
-        await AsyncSandbox.create("host", client=client) as source,
+        await AsyncSandbox.create(server.image, client=client) as source,
     ):
         await say(source, CYCLE, N="1")
         before = await say(source, MANIFEST)

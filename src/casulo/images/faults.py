@@ -11,7 +11,8 @@ from casulo.model.errors import CasuloError, Code, InvalidRequest, NotFound, Tim
 
 _DENIED = re.compile(r"unauthorized|authentication required|denied|invalid username/password|forbidden", re.I)
 _MISSING = re.compile(
-    r"manifest unknown|name unknown|not found|no such (image|file|host)|does not exist|repository name not known"
+    r"manifest unknown|name unknown|not found|no such (image|file|host)|does not exist"
+    r"|repository name not known"
     r"|reference does not exist|NAME_UNKNOWN|MANIFEST_UNKNOWN",
     re.I,
 )

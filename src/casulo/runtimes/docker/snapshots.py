@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from casulo.model.errors import CasuloError
+from casulo.model.errors import CasuloError, Code
 from casulo.model.sandbox import Handle, Spec
 from casulo.runtimes.docker.engine import Absent, Engine, explained, to_its_end
 from casulo.runtimes.docker.plan import SANDBOX_LABEL, SNAPSHOT_LABEL, Names
@@ -33,7 +33,7 @@ class DockerSnapshots:
             raise
 
     async def _commit(self, snapshot_id: str, name: str) -> None:
-        with explained("keep the sandbox's files"):
+        with explained("keep the sandbox's files", Code.SNAPSHOT_CREATE_FAILED):
             container = self._engine.container(name)
             found = await container.show()
             image = await self._engine.docker.images.inspect(found["Image"])
@@ -58,7 +58,7 @@ class DockerSnapshots:
     async def remove(self, snapshot_id: str) -> None:
         """Untag the image; the engine keeps what containers made of it need."""
         try:
-            with explained("remove the snapshot's image"):
+            with explained("remove the snapshot's image", Code.SNAPSHOT_DELETE_FAILED):
                 await self._engine.docker.images.delete(self._names.snapshot(snapshot_id), force=True)
         except Absent:
             return
