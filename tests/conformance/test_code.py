@@ -31,6 +31,13 @@ from support.server import Server
 LOST = "ContextDiedError"
 
 
+@pytest.fixture(params=["fake", "local"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """Where there are programs for all languages; tests/integration/docker runs cells of a small image."""
+    found: Server = request.getfixturevalue(f"{request.param}_server")
+    return found
+
+
 @pytest.fixture
 async def large_box(client: AsyncClient, image: str) -> AsyncIterator[AsyncSandbox]:
     """A sandbox with room for compilers."""
