@@ -28,7 +28,8 @@ def _group(nodeid: str) -> str:
     file, _, name = nodeid.partition("::")
     found = _RUNTIMES.search(name)
     runtime = found[1] if found else ""
-    return runtime if runtime in ALONE else f"{file} {runtime}"
+    alone = next((name for name in ALONE if name == runtime or f"/{name}/" in file), "")
+    return alone or f"{file} {runtime}"
 
 
 def process_number() -> int:

@@ -25,12 +25,8 @@ def check_settings(settings: DockerSettings, about: About) -> None:
 def runtime_of(spec: Spec, settings: DockerSettings, about: About) -> str:
     """The engine's name for it; empty is the engine's default. A request may only take what is allowed."""
     wanted = spec.extensions.get(DOCKER_RUNTIME)
-    if spec.isolation is Isolation.GVISOR:
-        if wanted and "runsc" not in wanted:
-            raise _invalid(f"{wanted!r} is not gVisor, which the isolation asks for")
-        return wanted or about.gvisor
     if wanted is None:
-        return settings.docker_runtime
+        return about.gvisor if spec.isolation is Isolation.GVISOR else settings.docker_runtime
     if wanted not in settings.selectable_runtimes:
         raise _invalid(
             f"{wanted!r} may not be chosen here",
@@ -38,6 +34,8 @@ def runtime_of(spec: Spec, settings: DockerSettings, about: About) -> str:
             if settings.selectable_runtimes
             else "the server's administrator allows runtimes in [docker] selectable_runtimes",
         )
+    if spec.isolation is Isolation.GVISOR and "runsc" not in wanted:
+        raise _invalid(f"{wanted!r} is not gVisor, which the isolation asks for")
     return wanted
 
 
