@@ -35,7 +35,9 @@ async def named_volume(context: Context) -> None:
         name="data", pvc=PVC(claimName="official-data"), mountPath="/mnt/train", subPath="datasets/train"
     )
     async with context.sandbox(volumes=[whole]) as sandbox:
-        script = "cd /mnt/pvc; mkdir -p datasets/train; echo root > marker.txt; echo sub > datasets/train/marker.txt"
+        script = (
+            "cd /mnt/pvc;mkdir -p datasets/train;echo root > marker.txt; echo sub > datasets/train/marker.txt"
+        )
         assert (await sandbox.commands.run(script)).error is None
     async with context.sandbox(volumes=[part]) as sandbox:
         said = await sandbox.commands.run("cat /mnt/train/marker.txt")
