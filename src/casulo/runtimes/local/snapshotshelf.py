@@ -57,6 +57,8 @@ class SnapshotShelf:
         for hold in (self._root / "holds").iterdir():
             if hold.name not in live:
                 hold.unlink()
+        for half_written in (self._root / "records").glob(".*"):
+            half_written.unlink()
         for unfinished in (self._root / "tmp").iterdir():
             if unfinished.name.startswith(_GONE):
                 remove_tree(unfinished)
