@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from casulo.control.settings import (
+    AdmissionSettings,
     ControlSettings,
     RenewIntentSettings,
     SandboxSettings,
@@ -104,6 +105,7 @@ class Settings(_Table):
     server: ServerSettings = ServerSettings()
     proxy: ProxySettings = ProxySettings()
     sandbox: SandboxSettings = SandboxSettings()
+    admission: AdmissionSettings = AdmissionSettings()
     runtime: RuntimeSettings = RuntimeSettings()
     local: LocalSettings = LocalSettings()
     docker: DockerSettings = DockerSettings()
@@ -147,6 +149,8 @@ class Settings(_Table):
         """The part that the lifecycle service obeys."""
         return ControlSettings(
             sandbox=self.sandbox,
+            admission=self.admission,
+            data_dir=self.data_dir,
             renew_intent=self.renew_intent,
             snapshot=self.snapshot,
             max_sandbox_timeout_seconds=self.server.max_sandbox_timeout_seconds,

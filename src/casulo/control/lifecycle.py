@@ -86,6 +86,10 @@ class Lifecycle:
         await self._context.tasks.close(_CLOSE_SECONDS + self._context.settings.sandbox.stop_grace_seconds)
         await self._context.runtimes.close()
 
+    def queued(self) -> dict[str, int]:
+        """How many starts wait for their turn, by runtime."""
+        return self._starts.admission.waiting()
+
     async def settled(self) -> None:
         """Wait until no background work is left: starts, removals, ends that were noticed."""
         await self._context.tasks.settled()

@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from casulo.control.hostroom import Room
 from casulo.model import quantities
 from casulo.model.draft import Defaults
 
@@ -29,7 +32,7 @@ class SandboxSettings(BaseModel):
     """Limit of one start, not counting the wait for its turn."""
 
     max_concurrent_starts: int = Field(default=4, ge=1)
-    """More creates than this wait in a queue, first come first served; none is refused."""
+    """For each runtime. More creates than this wait in a queue, in turns among the holders of keys."""
 
     @model_validator(mode="after")
     def _quantities(self) -> Self:
@@ -47,6 +50,36 @@ class SandboxSettings(BaseModel):
             shm=self.default_shm,
             max_timeout_seconds=max_timeout_seconds,
         )
+
+
+class AdmissionSettings(BaseModel):
+    """`[admission]`: how long a start may wait for its turn, and what of the machine must stay free."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_wait_seconds: float = Field(default=25, gt=0)
+    """Then the caller is told to come again later; clients give up after 30 s by themselves."""
+
+    max_concurrent_starts: Mapping[str, PositiveInt] = Field(default_factory=dict)
+    """By runtime, where it shall differ from `[sandbox] max_concurrent_starts`."""
+
+    min_free_memory: str = "256Mi"
+    min_free_disk: str = "512Mi"
+    min_free_pids: int = Field(default=512, ge=0)
+
+    @property
+    def least(self) -> Room:
+        """What must stay free, in numbers."""
+        return Room(
+            memory=quantities.whole_bytes("min_free_memory", self.min_free_memory),
+            disk=quantities.whole_bytes("min_free_disk", self.min_free_disk),
+            pids=self.min_free_pids,
+        )
+
+    @model_validator(mode="after")
+    def _quantities(self) -> Self:
+        assert self.least
+        return self
 
 
 class RenewIntentSettings(BaseModel):
@@ -74,6 +107,8 @@ class ControlSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sandbox: SandboxSettings = SandboxSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    data_dir: Path = Path("/")
     renew_intent: RenewIntentSettings = RenewIntentSettings()
     snapshot: SnapshotSettings = SnapshotSettings()
     max_sandbox_timeout_seconds: int | None = None

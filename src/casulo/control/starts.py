@@ -15,9 +15,10 @@ from typing import Any
 
 import structlog
 
+from casulo.control.admission import Admission
 from casulo.control.context import Context, Launch
 from casulo.control.stops import Stops
-from casulo.control.transitions import Reason, moved
+from casulo.control.transitions import Reason, moved, noted
 from casulo.model.credentials import Credentials
 from casulo.model.draft import ends_at
 from casulo.model.errors import CasuloError, Code, Conflict, Forbidden, TimedOut
@@ -37,12 +38,15 @@ class Claimed(Exception):
 
 
 class Starts:
-    """The queue of starts. At most so many run at once as the settings say; the rest wait in order."""
+    """All starts. How many run at once, and in which order, `Admission` decides."""
 
     def __init__(self, context: Context, stops: Stops) -> None:
         self._context = context
         self._stops = stops
-        self._turns = asyncio.Semaphore(context.settings.sandbox.max_concurrent_starts)
+        settings = context.settings
+        self.admission = Admission(
+            settings.admission, settings.sandbox.max_concurrent_starts, settings.data_dir
+        )
 
     async def run(
         self,
@@ -66,24 +70,35 @@ class Starts:
 
     def again(self, sandbox: Sandbox, runtime: Runtime) -> None:
         """Start over what a server that is gone began: remove what there is of it, then create it."""
-        self._begin(sandbox, runtime, lambda: self._clear(sandbox, runtime))
+        self._begin(sandbox, runtime, lambda: self._clear(sandbox, runtime), patient=True)
 
     def _begin(
-        self, sandbox: Sandbox, runtime: Runtime, prepare: _Step, credentials: Credentials | None = None
+        self,
+        sandbox: Sandbox,
+        runtime: Runtime,
+        prepare: _Step,
+        credentials: Credentials | None = None,
+        *,
+        patient: bool = False,
     ) -> asyncio.Task[Sandbox]:
-        whole = self._whole(sandbox, runtime, prepare, credentials)
+        whole = self._whole(sandbox, runtime, prepare, credentials, patient)
         task = self._context.tasks.spawn(whole, f"start {sandbox.id}")
         self._context.starting[sandbox.id] = Launch(task)
         task.add_done_callback(lambda _: self._context.starting.pop(sandbox.id))
         return task
 
     async def _whole(
-        self, sandbox: Sandbox, runtime: Runtime, prepare: _Step, credentials: Credentials | None
+        self,
+        sandbox: Sandbox,
+        runtime: Runtime,
+        prepare: _Step,
+        credentials: Credentials | None,
+        patient: bool,
     ) -> Sandbox:
         try:
             await prepare()
             await runtime.provide(sandbox.id, sandbox.spec, credentials)
-            return await self._started(sandbox, runtime)
+            return await self._started(sandbox, runtime, patient)
         except asyncio.CancelledError:
             raise _deleted(sandbox.id) from None  # only a stop cancels a start, and it undoes
         except (Claimed, Forbidden):  # before anything was recorded
@@ -102,8 +117,12 @@ class Starts:
         _log.info("sandbox.started_over", sandbox=sandbox.id)
         await runtime.destroy(sandbox.id, None, 0)
 
-    async def _started(self, sandbox: Sandbox, runtime: Runtime) -> Sandbox:
-        async with self._turns, self._context.locks.hold(sandbox.id):
+    async def _started(self, sandbox: Sandbox, runtime: Runtime, patient: bool) -> Sandbox:
+        async def tell(reason: str, message: str) -> None:
+            await self._context.store.update(sandbox.id, lambda found: _waiting(found, reason, message))
+
+        turn = self.admission.turn(runtime.name, sandbox.owner, tell, patient=patient)
+        async with turn, self._context.locks.hold(sandbox.id):
             handle = await self._within_limit(runtime.create(sandbox.id, sandbox.spec), sandbox)
             now = self._context.now()
             running = await self._context.update(sandbox.id, lambda s: _running(s, sandbox, handle, now))
@@ -130,6 +149,11 @@ class Starts:
             await self._stops.stop(sandbox_id, Reason.START_FAILED)
         except CasuloError as error:  # the stop has logged it and will be tried again
             _log.info("sandbox.undo_incomplete", sandbox=sandbox_id, code=error.code)
+
+
+def _waiting(found: Sandbox, reason: str, message: str) -> Sandbox:
+    """Why it is still Pending; whatever else happened to it meanwhile says more."""
+    return noted(found, reason, message) if found.status.state is State.PENDING else found
 
 
 def _running(found: Sandbox, recorded: Sandbox, handle: Handle, now: datetime) -> Sandbox:

@@ -17,6 +17,8 @@ class Reason:
     """The reasons that a status may carry."""
 
     STARTING = "CONTAINER_STARTING"
+    QUEUED = "QUEUED"
+    HOST_FULL = "HOST_FULL"
     RUNNING = "CONTAINER_RUNNING"
     PAUSING = "PAUSING"
     PAUSED = "CONTAINER_PAUSED"
