@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 import casulo
-from casulo.client import Sandbox, Volume
+from casulo.client import Client, Sandbox, Volume
 from casulo.client.connection import Connection
 from casulo.runtimes.local import cgroups
 from support.machine import cannot_run
@@ -34,6 +34,13 @@ set -e
 mount --bind "$1" "$3/src"; mount --bind "$2" "$3/site"; shift 3
 exec setpriv --reuid {UID} --regid {UID} --clear-groups "$@"
 """
+
+_CHANGE = """
+mkdir ~/closed; echo kept > ~/closed/file; chmod 0 ~/closed/file ~/closed
+gone=$(find /etc -maxdepth 1 -type f ! -name 'host*' ! -name passwd | head -1)
+rm "$gone" && echo "$gone"
+"""
+"""What an ordinary user cannot read without the rights of the sandbox's root, and a file less."""
 
 
 @pytest.fixture
@@ -125,6 +132,14 @@ def test_sandbox_without_root_runs_and_keeps_its_limits(home: Path) -> None:
                 == "0\n0\n"
             )
             assert sandbox.commands.run("touch /ro/x").exit_code != 0
+            gone = sandbox.commands.run(_CHANGE).check().stdout.strip()
+            snapshot = sandbox.snapshot()
+        with Sandbox.create(snapshot=snapshot, connection=connection, resources=limits) as restored:
+            done = restored.commands.run(f"cat ~/closed/file; stat -c %a ~/closed; test ! -e {gone}")
+            assert (done.exit_code, done.stdout) == (0, "kept\n0\n"), done
+        with Client(connection) as client:
+            client.snapshots.delete(snapshot.id)
+        assert list((home / "data/snapshots/layers").iterdir()) == []
         assert list((home / "data/sandboxes").iterdir()) == []
         assert (home / "data/volumes/kept/data/a/b/file").stat().st_uid == UID
     finally:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from datetime import datetime
 
 import structlog
@@ -57,8 +58,9 @@ class Snapshots:
         _require_running(sandbox)
         now = self._context.now()
         accepted = SnapshotStatus(SnapshotState.CREATING, SnapshotReason.ACCEPTED, "", now)
+        spec = replace(sandbox.spec, env={})  # which may be secret, and which no restore takes over
         snapshot = Snapshot(
-            str(uuid.uuid4()), sandbox_id, sandbox.spec, sandbox.runtime, accepted, now, name, sandbox.owner
+            str(uuid.uuid4()), sandbox_id, spec, sandbox.runtime, accepted, now, name, sandbox.owner
         )
         await self._rows.insert(snapshot)
         self._context.tasks.spawn(self._take(snapshot, ability), f"snapshot {snapshot.id}")
@@ -128,7 +130,7 @@ class Snapshots:
             handle = _still_there(source)
             try:
                 async with asyncio.timeout(limit) as timer:
-                    await ability.take(snapshot.id, source.id, snapshot.spec, handle)
+                    await ability.take(snapshot.id, source.id, source.spec, handle)
             except TimeoutError as error:
                 if not timer.expired():
                     raise

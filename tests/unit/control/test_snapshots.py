@@ -43,7 +43,9 @@ async def restore(service: Service, snapshot_id: str, **draft: Any) -> Sandbox:
 
 
 async def test_taken_kept_and_restored(service: Service) -> None:
-    source = await service.create(entrypoint=("sleep", "9"), platform=Platform("linux", "amd64"))
+    source = await service.create(
+        entrypoint=("sleep", "9"), platform=Platform("linux", "amd64"), env={"TOKEN": "secret"}
+    )
     service.runtime.may_snapshot.clear()
     accepted = await service.lifecycle.snapshots.take(source.id, "first")
     assert (accepted.status.state, accepted.status.reason) == ("Creating", "snapshot_accepted")
@@ -54,6 +56,7 @@ async def test_taken_kept_and_restored(service: Service) -> None:
         "first",
         source.id,
     )
+    assert not ready.spec.env
     await service.lifecycle.delete(source.id)
     made = await restore(service, ready.id, env={"A": "b"})
     assert (made.spec.snapshot_id, made.spec.image) == (ready.id, "host")
