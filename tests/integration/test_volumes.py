@@ -5,10 +5,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,7 +21,15 @@ from typing import Any
 
 import pytest
 
-from casulo.client import AsyncClient, AsyncSandbox, CasuloError, Connection, InvalidRequest, Volume
+from casulo.client import (
+    AsyncClient,
+    AsyncSandbox,
+    CasuloError,
+    Connection,
+    InvalidRequest,
+    RuntimeFailure,
+    Volume,
+)
 from casulo.model.errors import Code
 from support.machine import cannot_run
 from support.server import Server
@@ -319,6 +330,68 @@ async def test_nothing_of_the_mounts_is_seen_on_the_host(place: Place) -> None:
     async with await place.start(Volume.named("quiet", "/data"), Volume.host(str(place.allowed), "/in")):
         mounts = Path(f"/proc/{place.server.process.pid}/mounts").read_text()  # type: ignore[union-attr]
         assert "/run/casulo" not in "\n".join(line for line in mounts.splitlines() if "/volumes" in line)
+
+
+async def test_paused_and_snapshotted_sandboxes(place: Place) -> None:
+    """A snapshot holds the sandbox's own files; what is in its volumes stays there."""
+    volume = Volume.named("apart", "/data")
+    async with await place.start(volume) as box:
+        await box.commands.run("echo in-volume > /data/x; echo own > /own")
+        await box.pause()
+        await box.resume()
+        assert (await box.commands.run("cat /data/x")).stdout == "in-volume\n"
+        snapshot = await box.snapshot()
+    try:
+        async with await place.start(snapshot=snapshot.id) as box:
+            assert (await box.commands.run("cat /own; ls /data")).stdout == "own\n"
+    finally:
+        await place.client.snapshots.delete(snapshot.id)
+
+
+async def test_a_mount_path_through_links_stays_inside(place: Place) -> None:
+    before = os.listdir(place.outside)
+    async with await place.start() as box:
+        (await box.commands.run(f"ln -s {place.outside} /way; ln -s ../../../..{place.outside} /up")).check()
+        snapshot = await box.snapshot()
+    try:
+        for way in ("/way/made", "/up/made"):
+            # crun refuses a link that leads nowhere inside, runc makes what it names, inside.
+            with contextlib.suppress(RuntimeFailure):
+                volume = Volume.named("inside", way)
+                assert await place.said(f"touch {way}/x; ls {way}", volume, snapshot=snapshot) == "x\n"
+    finally:
+        await place.client.snapshots.delete(snapshot.id)
+    assert os.listdir(place.outside) == before
+
+
+def test_command_line(served: tuple[Server, Path, Path]) -> None:
+    server, allowed, _ = served
+    (allowed / "for-cli").write_text("to be read")
+    volumes = ["--volume", "cli:/data", "--volume", f"{allowed}/for-cli:/in:ro"]
+    environment = {
+        **os.environ,
+        "OPEN_SANDBOX_DOMAIN": server.domain,
+        "OPEN_SANDBOX_API_KEY": server.api_key,
+    }
+    script = "cp /in /data/copy; cat /data/copy; echo no > /in"
+    command = [sys.executable, "-m", "casulo.cli", "run", *volumes, "--", "sh", "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode != 0, done.stdout) == (True, "to be read"), done.stderr
+    assert (server.data_dir / "volumes/cli/data/copy").read_text() == "to be read"
+
+
+async def test_isolated_sessions_see_volumes(place: Place) -> None:
+    options = {"extensions": {"bootstrap.execd.isolation": "enable"}}
+    volume = Volume.named("sessions", "/data")
+    try:
+        box = await place.start(volume, **options)
+    except InvalidRequest as error:
+        assert error.code == Code.NOT_SUPPORTED
+        return  # this engine has no isolated sessions
+    async with box:
+        await box.commands.run("echo there > /data/x; chown 1000 /data/x")
+        async with await box.isolated.create("/data") as session:
+            assert (await session.run("cat /data/x; stat -c %u /data/x")).stdout == "there\n1000\n"
 
 
 async def test_crash_and_restart(new_server: Callable[..., Server]) -> None:
