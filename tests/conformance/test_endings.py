@@ -84,7 +84,7 @@ async def test_b013_stop_ends_before_the_grace_limit(client: AsyncClient, image:
     box = await AsyncSandbox.create(image, entrypoint=["sh", "-c", script], client=client)
     begun = time.monotonic()
     await box.kill()
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 4.5, "the grace is 5 s"
 
 
 @pytest.mark.parametrize("seconds_down", [0.0, 2.5])
