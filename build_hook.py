@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -55,8 +56,20 @@ def build(root: Path) -> bool:
     go = find_go(source)
     for output in outputs:
         compile_program(go, source, output, version)
+    compile_compat(source, target)
     stamp.write_text(wanted)
     return True
+
+
+def compile_compat(source: Path, target: Path) -> None:
+    """The library that old releases of gVisor need, where there is a C compiler; for this processor only."""
+    compiler = shutil.which("cc")
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine())
+    if compiler is None or architecture is None:
+        return
+    output = target / f"statx-linux-{architecture}.so"
+    flags = ["-shared", "-fPIC", "-Os", "-nostdlib", "-s", "-Wl,--build-id=none"]
+    subprocess.run([compiler, *flags, "-o", str(output), "compat/statx.c"], cwd=source, check=True)
 
 
 def compile_program(go: str, source: Path, output: Path, version: str) -> None:

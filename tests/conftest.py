@@ -21,6 +21,11 @@ from support.machine import CANNOT_RUN, cannot_run, why_no_local_runtime
 from support.server import Server
 
 NewServer = Callable[..., Server]
+
+PLACES = ("fake", "local", "runc", "gvisor", "docker")
+"""What a sandbox may run on: a runtime's name, or one of the local runtime's settings below."""
+
+_LOCAL = {"local": "", "runc": 'oci_runtime = "runc"\n', "gvisor": 'isolation = "gvisor"\n'}
 _serial = itertools.count()
 
 
@@ -41,16 +46,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{report.nodeid}: {reason}", red=True)
 
 
-def _make(request: pytest.FixtureRequest, runtime: str, extra: str = "", local: str = "") -> Server:
+def _make(request: pytest.FixtureRequest, place: str, extra: str = "", local: str = "") -> Server:
     factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
-    data_dir = factory.mktemp(f"server-{runtime}")
-    if runtime == "docker":
+    data_dir = factory.mktemp(f"server-{place}")
+    if place == "docker":
         engine: Engine = request.getfixturevalue("engine")
-        return Server(data_dir, runtime, extra + engine.settings, engines.IMAGE)
-    if runtime == "local" and (reason := why_no_local_runtime()):
+        return Server(data_dir, place, extra + engine.settings, engines.IMAGE)
+    if place not in _LOCAL:
+        return Server(data_dir, place, extra)
+    if reason := why_no_local_runtime(place):
         cannot_run(reason)
-    table = f'[local]\nnetwork = "{sharing.network(next(_serial))}"\nslots = 4\n{local}'
-    return Server(data_dir, runtime, extra + (table if runtime == "local" else ""))
+    table = f'[local]\nnetwork = "{sharing.network(next(_serial))}"\nslots = 4\n{_LOCAL[place]}{local}'
+    return Server(data_dir, "local", extra + table)
 
 
 def _end(server: Server) -> None:
@@ -66,8 +73,8 @@ def _end(server: Server) -> None:
 def _starting(request: pytest.FixtureRequest) -> Iterator[NewServer]:
     made: list[Server] = []
 
-    def start(runtime: str, extra: str = "", local: str = "") -> Server:
-        server = _make(request, runtime, extra, local)
+    def start(place: str, extra: str = "", local: str = "") -> Server:
+        server = _make(request, place, extra, local)
         made.append(server)
         return server.start()
 
@@ -88,8 +95,8 @@ def new_module_server(request: pytest.FixtureRequest) -> Iterator[NewServer]:
     yield from _starting(request)
 
 
-def _session_server(request: pytest.FixtureRequest, runtime: str) -> Iterator[Server]:
-    server = _make(request, runtime)
+def _session_server(request: pytest.FixtureRequest, place: str) -> Iterator[Server]:
+    server = _make(request, place)
     server.start()
     yield server
     _end(server)
@@ -123,8 +130,26 @@ def docker_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     yield from _session_server(request, "docker")
 
 
-@pytest.fixture(params=["fake", "local", "docker"])
-def server(request: pytest.FixtureRequest) -> Server:
-    """Each test that asks for it runs once on every runtime."""
-    found: Server = request.getfixturevalue(f"{request.param}_server")
+@pytest.fixture(scope="session")
+def runc_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The server on the local runtime with runc."""
+    yield from _session_server(request, "runc")
+
+
+@pytest.fixture(scope="session")
+def gvisor_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The server whose sandboxes have a kernel of their own unless they ask for less."""
+    yield from _session_server(request, "gvisor")
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> str:
+    """What the sandboxes of this run of the test run on."""
+    return str(request.param)
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, place: str) -> Server:
+    """Each test that asks for it runs once in every place."""
+    found: Server = request.getfixturevalue(f"{place}_server")
     return found

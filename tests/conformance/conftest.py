@@ -14,7 +14,7 @@ from casulo.client.sandbox import AsyncSandbox
 from support.server import Server
 
 
-@pytest.fixture(params=["fake", "local", "docker"])
+@pytest.fixture(params=["fake", "local", "gvisor", "docker"])
 def runtime_name(request: pytest.FixtureRequest) -> str:
     """For tests that start a server of their own on every runtime."""
     return str(request.param)

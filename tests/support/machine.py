@@ -19,14 +19,17 @@ def cannot_run(reason: str) -> None:
     pytest.skip(f"{CANNOT_RUN}: {reason}")
 
 
-def why_no_local_runtime() -> str:
+_PROGRAMS = {"local": ("crun", "runc"), "runc": ("runc",), "gvisor": ("runsc",)}
+
+
+def why_no_local_runtime(engine: str = "local") -> str:
     """Empty when real sandboxes can be started here; then a failure to do so is a failure."""
     if platform.system() != "Linux":
         return "the local runtime needs Linux"
     if os.geteuid() != 0:
         return "the local runtime is tested as root"
-    if not any(shutil.which(name, path=_PATH) for name in ("crun", "runc")):
-        return "neither crun nor runc is installed"
+    if not any(shutil.which(name, path=_PATH) for name in _PROGRAMS[engine]):
+        return f"none of these is installed: {', '.join(_PROGRAMS[engine])}"
     if shutil.which("nft", path=_PATH) is None:
         return "nft is not installed"
     return ""

@@ -15,7 +15,7 @@ ALONE = ("docker", "microvm")
 
 _BLOCKS = 256
 _MOST_PROCESSES = 8
-_RUNTIMES = re.compile(r"[\[-](docker|microvm|runsc|runc|local|fake)[\]-]")
+_RUNTIMES = re.compile(r"[\[-](docker|microvm|gvisor|runc|local|fake)[\]-]")
 
 
 def in_groups(items: Iterable[pytest.Item]) -> None:

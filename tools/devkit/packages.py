@@ -32,6 +32,8 @@ class Need:
 
 NEEDS = (
     Need(("crun", "runc"), "crun", "starts containers"),
+    Need(("runc",), "runc", "the second engine of the tests"),
+    Need(("runsc",), "runsc", "starts sandboxes with a kernel of their own (gVisor)"),
     Need(("nft",), "nftables", "filters what sandboxes may reach"),
     Need(("ip",), "iproute2", "inspects sandbox networks in tests"),
     Need(("/usr/bin/python3",), "python3", "the Python inside the `host` image"),

@@ -37,10 +37,15 @@ func main() {
 	bootFD := flag.Int("boot-fd", -1, "descriptor of the boot channel, a SOCK_SEQPACKET socket")
 	stdio := flag.Bool("boot-stdio", false, "boot through standard input and output, and log to standard error")
 	document := flag.String("document", "", "file with the boot document, when there is no boot channel")
+	probe := flag.Bool("probe", false, "say which calls that programs rely on this kernel refuses, and exit")
 	showVersion := flag.Bool("version", false, "print the version and exit")
 	flag.Parse()
 	if *showVersion {
 		fmt.Println(version.Version)
+		return
+	}
+	if *probe {
+		probeKernel()
 		return
 	}
 	log.SetFlags(log.LstdFlags | log.Lmicroseconds | log.LUTC)
@@ -53,6 +58,14 @@ func main() {
 	}
 	harden()
 	os.Exit(run(channel, parsed))
+}
+
+// probeKernel is how the server finds out what a kernel of another make lacks.
+func probeKernel() {
+	var status unix.Statx_t
+	if unix.Statx(unix.AT_FDCWD, "/", unix.AT_NO_AUTOMOUNT, unix.STATX_MODE, &status) == unix.EINVAL {
+		fmt.Println("refused: AT_NO_AUTOMOUNT")
+	}
 }
 
 func receive(fd int, stdio bool, name string) (*boot.Channel, *boot.Document, error) {

@@ -40,10 +40,22 @@ func openTerminal(s size) (master *os.File, slave int, err error) {
 func peer(master int) (int, error) {
 	flags := uintptr(unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC)
 	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, flags)
+	if errno == unix.ENOTTY {
+		return peerByName(master)
+	}
 	if errno != 0 {
 		return -1, errno
 	}
 	return int(fd), nil
+}
+
+// peerByName is for kernels without that call, such as gVisor's.
+func peerByName(master int) (int, error) {
+	number, err := unix.IoctlGetUint32(master, unix.TIOCGPTN)
+	if err != nil {
+		return -1, err
+	}
+	return unix.Open(fmt.Sprintf("/dev/pts/%d", number), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 }
 
 // resize also tells the foreground program, by SIGWINCH from the kernel.

@@ -301,13 +301,26 @@ class Version(BaseModel):
     version: str
 
 
-class RuntimeReport(BaseModel):
-    """What one runtime can do on this host, and why it cannot do the rest."""
+class IsolationReport(BaseModel):
+    """What one isolation of a runtime can do on this host, and why it cannot do the rest.
+
+    `engine` starts the sandboxes; `platform` is how that runs their code, where there is a choice.
+    """
 
     name: str
     default: bool
-    isolations: list[str]
+    engine: str
+    platform: str
     features: list[str]
+    missing: dict[str, str]
+
+
+class RuntimeReport(BaseModel):
+    """One runtime. `missing` says why it offers no other isolation."""
+
+    name: str
+    default: bool
+    isolations: list[IsolationReport]
     missing: dict[str, str]
 
 

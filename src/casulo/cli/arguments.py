@@ -98,3 +98,4 @@ Volume = Annotated[
     typer.Option("--volume", metavar="SOURCE:PATH[:ro]", help="Mount a named volume, or a path of the host."),
 ]
 Isolation = Annotated[str | None, typer.Option("--isolation", help="auto, container, gvisor or microvm.")]
+Runtime = Annotated[str | None, typer.Option("--runtime", help="One of the server's runtimes, as local.")]

@@ -18,6 +18,7 @@ from casulo.cli.arguments import (
     Limit,
     Output,
     Resource,
+    Runtime,
     Volume,
     Words,
     Workdir,
@@ -50,6 +51,7 @@ def run_command(
     resource: Resource = None,
     isolation: Isolation = None,
     volume: Volume = None,
+    runtime: Runtime = None,
     output: Output = None,
 ) -> None:
     """Run a command in a new sandbox and remove the sandbox afterwards.
@@ -63,6 +65,7 @@ def run_command(
         "image": image,
         "resources": pairs(resource, "--resource"),
         "isolation": isolation,
+        "runtime": runtime,
         "volumes": volumes(volume),
     }
     options = {"cwd": workdir, "timeout": timeout, "env": pairs(env, "--env")}

@@ -17,6 +17,7 @@ from casulo.cli.arguments import (
     Isolation,
     Output,
     Resource,
+    Runtime,
     SandboxId,
     Volume,
     duration,
@@ -51,6 +52,10 @@ Ready = Annotated[
     ),
 ]
 
+Entrypoint = Annotated[
+    list[str] | None, typer.Option("--entrypoint", help="One word of the entrypoint; repeat it.")
+]
+
 
 @app.command()
 def create(
@@ -70,11 +75,10 @@ def create(
     metadata: Metadata = None,
     extension: Extension = None,
     resource: Resource = None,
-    entrypoint: Annotated[
-        list[str] | None, typer.Option("--entrypoint", help="One word of the entrypoint; repeat it.")
-    ] = None,
+    entrypoint: Entrypoint = None,
     isolation: Isolation = None,
     volume: Volume = None,
+    runtime: Runtime = None,
     ready_timeout: Ready = 30.0,
     output: Output = None,
 ) -> None:
@@ -89,6 +93,7 @@ def create(
         "isolation": isolation,
         "snapshot": snapshot,
         "volumes": volumes(volume),
+        "runtime": runtime,
     }
     if file is not None:
         if image or timeout is not None or any(given.values()):

@@ -92,6 +92,7 @@ class AsyncSandbox:
         resources: Mapping[str, str] | None = None,
         isolation: str | None = None,
         volumes: Sequence[Volume] = (),
+        runtime: str | None = None,
         extensions: Mapping[str, str] | None = None,
         request: Mapping[str, Any] | None = None,
         ready_timeout: Duration = DEFAULT_READY_TIMEOUT,
@@ -113,15 +114,14 @@ class AsyncSandbox:
             "metadata": dict(metadata or {}),
             "resourceLimits": dict(resources or {}),
             "volumes": [volume.wire(number) for number, volume in enumerate(volumes)] or None,
-            "extensions": _extensions(extensions, isolation),
+            "extensions": _extensions(extensions, isolation, runtime),
             **(request or {}),
         }
         limit = seconds("ready_timeout", ready_timeout)
         used = client.async_client() if client else AsyncClient(connection)
         try:
-            wire = {name: value for name, value in body.items() if value is not None}
-            info, endpoint = await _made(used, wire, idempotency_key, limit)
-            if image and info.image is None:  # the answer to a create does not repeat it
+            info, endpoint = await _made(used, body, idempotency_key, limit)
+            if image and info.image is None:  # the answer does not repeat it
                 info = replace(info, image=image)
             sandbox = cls(info, used, endpoint=endpoint, owns_client=client is None, created=True)
             await sandbox._settle(limit)
@@ -305,9 +305,10 @@ def _source(image: str | None, snapshot: Snapshot | str | None) -> dict[str, Any
 
 
 async def _made(
-    client: AsyncClient, wire: Mapping[str, Any], key: str | None, limit: float
+    client: AsyncClient, body: Mapping[str, Any], key: str | None, limit: float
 ) -> tuple[SandboxInfo, Endpoint | None]:
     """Create; when the caller leaves meanwhile, wait for the answer and remove what it made."""
+    wire = {name: value for name, value in body.items() if value is not None}
     timeout = max(limit + _GRACE, client.connection.request_timeout)
     making = asyncio.ensure_future(client.create(wire, idempotency_key=key, timeout=timeout))
     try:
@@ -328,6 +329,8 @@ async def _borrowed(client: HasClient | None, connection: Connection | None) -> 
         yield own
 
 
-def _extensions(extensions: Mapping[str, str] | None, isolation: str | None) -> dict[str, str]:
-    chosen = {"casulo.isolation": isolation} if isolation else {}
-    return {**(extensions or {}), **chosen}
+def _extensions(
+    extensions: Mapping[str, str] | None, isolation: str | None, runtime: str | None
+) -> dict[str, str]:
+    chosen = {"casulo.isolation": isolation, "casulo.runtime": runtime}
+    return {**(extensions or {}), **{key: value for key, value in chosen.items() if value}}

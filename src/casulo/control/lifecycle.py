@@ -23,7 +23,7 @@ from casulo.control.starts import Claimed, Starts
 from casulo.control.stops import Stops
 from casulo.control.transitions import Reason, ended
 from casulo.model import labels, volumes
-from casulo.model.draft import RUNTIME, Draft, complete, ends_at
+from casulo.model.draft import RUNTIME, Draft, complete, ends_at, isolation_of
 from casulo.model.errors import Code, Conflict, InvalidRequest, NotFound
 from casulo.model.keys import OPERATOR, Caller
 from casulo.model.sandbox import Exit, Handle, Sandbox, Spec
@@ -184,10 +184,12 @@ class Lifecycle:
 
     async def _create(self, draft: Draft, key: str | None, request_hash: str, caller: Caller) -> Sandbox:
         runtime, draft = await self._sourced(draft, caller)
-        able = runtime.capabilities
+        isolation = runtime.capabilities.chosen(isolation_of(draft))
+        able = runtime.capabilities.of(isolation)
         defaults = self._context.settings.defaults
-        spec = complete(draft, defaults, features=able.features, missing=able.missing)
-        spec = replace(spec, volumes=volumes.owned(spec.volumes, caller.owner))
+        asked = complete(draft, defaults, features=able.features, missing=able.missing)
+        owned = volumes.owned(asked.volumes, caller.owner)
+        spec = replace(asked, isolation=isolation, volumes=owned)
         runtime.check(spec)
         sandbox = self._new(spec, draft, runtime, caller.owner)
         claim = None if key is None else Claim(key, request_hash, sandbox.id)

@@ -38,6 +38,12 @@ def execd_binary(architecture: str) -> Path:
     return path
 
 
+def statx_library(architecture: str) -> Path | None:
+    """What old releases of gVisor preload into programs; None where it was not built."""
+    path = _FOLDER / f"statx-linux-{architecture}.so"
+    return path if path.is_file() else None
+
+
 def install(store: Path, architecture: str) -> Path:
     """A copy of the daemon below `store` that stays what it is while this server runs.
 

@@ -12,7 +12,7 @@ Optional abilities are objects that a runtime *offers*; an ability that it lacks
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,13 +21,36 @@ from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 
 
 @dataclass(frozen=True)
+class Ability:
+    """What a runtime can do with one isolation, and what starts it, for people to read."""
+
+    features: frozenset[str] = frozenset()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    engine: str = ""
+    platform: str = ""
+
+
+@dataclass(frozen=True)
 class Capabilities:
-    """What a runtime can do on this host. `features` uses the dotted names of ARCHITECTURE.md."""
+    """What a runtime can do on this host. `features` uses the dotted names of ARCHITECTURE.md.
+
+    `own` holds the isolations that differ from that; `default` is what a request gets that asks for none.
+    """
 
     isolations: frozenset[Isolation]
     features: frozenset[str] = frozenset()
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
     """From a feature that is absent to the sentence that says why and how to get it."""
+    own: Mapping[Isolation, Ability] = field(default_factory=dict)
+    default: Isolation = Isolation.AUTO
+
+    def chosen(self, wanted: Isolation) -> Isolation:
+        """The isolation that a request for `wanted` gets."""
+        return self.default if wanted is Isolation.AUTO else wanted
+
+    def of(self, wanted: Isolation) -> Ability:
+        """What a sandbox can do that asks for `wanted`."""
+        return self.own.get(self.chosen(wanted)) or Ability(self.features, self.missing)
 
 
 @dataclass(frozen=True)

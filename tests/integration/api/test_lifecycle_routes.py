@@ -234,9 +234,17 @@ def test_capabilities(client: httpx.Client) -> None:
         {
             "name": "socket",
             "default": True,
-            "isolations": ["container"],
-            "features": ["pause"],
-            "missing": {"gpu": "sockets have none"},
+            "isolations": [
+                {
+                    "name": "container",
+                    "default": False,
+                    "engine": "",
+                    "platform": "",
+                    "features": ["pause"],
+                    "missing": {"gpu": "sockets have none"},
+                }
+            ],
+            "missing": {},
         }
     ]
 

@@ -10,11 +10,16 @@ from casulo import __version__
 from casulo.api import wire
 from casulo.api.routes import respond
 from casulo.api.routes.context import context
+from casulo.model.sandbox import Isolation
+from casulo.runtimes.base import Capabilities, Runtime
 
 open_router = APIRouter(tags=["Server"])
 """Served without `/v1` only, and without a key."""
 
 router = APIRouter(tags=["Server"])
+_OTHER = "isolation."
+"""What the names of isolations start with that a runtime misses."""
+
 v1_router = APIRouter(tags=["Server"])
 """Served below `/v1` only."""
 
@@ -35,17 +40,31 @@ async def version() -> Response:
 async def capabilities(request: Request) -> Response:
     """What the enabled runtimes can do on this host."""
     registry = context(request).lifecycle.runtimes
-    runtimes = [
-        wire.RuntimeReport(
-            name=runtime.name,
-            default=runtime is registry.default,
-            isolations=sorted(runtime.capabilities.isolations),
-            features=sorted(runtime.capabilities.features),
-            missing=dict(sorted(runtime.capabilities.missing.items())),
-        )
-        for runtime in registry.opened.values()
-    ]
+    runtimes = [_report(runtime, runtime is registry.default) for runtime in registry.opened.values()]
     return respond.model(wire.CapabilityReport(version=__version__, runtimes=runtimes))
+
+
+def _report(runtime: Runtime, default: bool) -> wire.RuntimeReport:
+    able = runtime.capabilities
+    named = sorted(able.isolations - {Isolation.AUTO}) or [Isolation.AUTO]
+    return wire.RuntimeReport(
+        name=runtime.name,
+        default=default,
+        isolations=[_isolation(able, isolation) for isolation in named],
+        missing={key: why for key, why in sorted(able.missing.items()) if key.startswith(_OTHER)},
+    )
+
+
+def _isolation(able: Capabilities, isolation: Isolation) -> wire.IsolationReport:
+    ability = able.of(isolation)
+    return wire.IsolationReport(
+        name=isolation,
+        default=isolation is able.chosen(Isolation.AUTO),
+        engine=ability.engine,
+        platform=ability.platform,
+        features=sorted(ability.features),
+        missing={key: why for key, why in sorted(ability.missing.items()) if not key.startswith(_OTHER)},
+    )
 
 
 @v1_router.post("/metrics/events", status_code=204, response_model=None, responses=respond.errors())

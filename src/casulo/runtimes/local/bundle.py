@@ -26,6 +26,10 @@ NESTING_CAPABILITIES = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_RESOURCE")
 """What the daemon gets on top where it makes isolated sessions, relative to the sandbox's own user
 namespace. It keeps them from every other process, and drops the last one after first use."""
 
+GVISOR_CAPABILITIES = (*CAPABILITIES, "CAP_SYS_RESOURCE")
+"""What the daemon gets in gVisor, which counts processes by user: this exempts it from the limit. It
+is not in the bounding set, so no program that the daemon starts has it."""
+
 ISOLATED_DIR = "/opt/opensandbox/isolated"
 
 _MASKED = (
@@ -80,12 +84,13 @@ class Bundle:
     seccomp_program: str | None = None
     nesting: bool = False
     own_run: bool = False
+    gvisor: bool = False
 
     def config(self) -> dict[str, Any]:
         """The content of config.json, OCI runtime specification 1.0."""
         return {
             "ociVersion": "1.0.2",
-            "process": _process(self.max_open_files, self._capabilities()),
+            "process": self._process(),
             "root": {"path": str(self.rootfs)},
             "hostname": self.hostname,
             "mounts": [*self._mounts()],
@@ -112,6 +117,11 @@ class Bundle:
             return []
         return [_mount("/run", "tmpfs", "nosuid", "nodev", "mode=755", f"size={self._run_bytes}")]
 
+    def _process(self) -> dict[str, Any]:
+        if self.gvisor:
+            return _process(self.max_open_files, CAPABILITIES, GVISOR_CAPABILITIES, self.resources.pids)
+        return _process(self.max_open_files, self._capabilities())
+
     def _linux(self) -> dict[str, Any]:
         linux: dict[str, Any] = {
             "namespaces": self._namespaces(),
@@ -121,6 +131,8 @@ class Bundle:
             "readonlyPaths": list(_READ_ONLY),
             "seccomp": seccomp.profile(self.architecture, clone3=self.clone3, nesting=self.nesting),
         }
+        if self.gvisor:  # a kernel of its own, which needs none of the rest and knows little of it
+            linux = {"namespaces": linux["namespaces"]}
         if self.user_namespace:
             mapping = [{"containerID": 0, "hostID": self.id_base, "size": ID_RANGE}]
             linux |= {"uidMappings": mapping, "gidMappings": mapping}
@@ -145,7 +157,7 @@ class Bundle:
         network = {"type": "network"}
         if self.network_namespace:
             network["path"] = str(self.network_namespace)
-        if self.nesting:
+        if self.nesting or (self.gvisor and self.user_namespace):
             return [{"type": "user"}, *own, network]
         user = [{"type": "user", "path": str(self.user_namespace)}] if self.user_namespace else []
         return [*user, *own, network]
@@ -162,8 +174,11 @@ class Bundle:
         }
 
 
-def _process(max_open_files: int, capabilities: tuple[str, ...]) -> dict[str, Any]:
-    sets = ("bounding", "effective", "permitted")
+def _process(
+    max_open_files: int, bounding: tuple[str, ...], held: tuple[str, ...] = (), pids: int | None = None
+) -> dict[str, Any]:
+    limits = {"RLIMIT_NOFILE": max_open_files} | ({"RLIMIT_NPROC": pids} if pids else {})
+    sets = {"bounding": bounding, "effective": held or bounding, "permitted": held or bounding}
     return {
         "terminal": False,
         "user": {"uid": 0, "gid": 0},
@@ -171,8 +186,8 @@ def _process(max_open_files: int, capabilities: tuple[str, ...]) -> dict[str, An
         "env": [],
         "cwd": "/",
         "noNewPrivileges": True,
-        "capabilities": {name: list(capabilities) for name in sets},
-        "rlimits": [{"type": "RLIMIT_NOFILE", "soft": max_open_files, "hard": max_open_files}],
+        "capabilities": {name: list(capabilities) for name, capabilities in sets.items()},
+        "rlimits": [{"type": name, "soft": limit, "hard": limit} for name, limit in limits.items()],
     }
 
 

@@ -21,9 +21,10 @@ from pathlib import Path
 
 from casulo import linux
 from casulo.model.errors import Code, RuntimeFailure, TimedOut
-from casulo.runtimes.local import mounting, rootless
+from casulo.runtimes.local import engines, gvisor, mounting, rootless
 from casulo.runtimes.local.bundle import Bundle
 from casulo.runtimes.local.cgroups import Group
+from casulo.runtimes.local.engines import Engine
 from casulo.runtimes.local.host import Host
 from casulo.runtimes.local.mounting import VolumeMount
 
@@ -135,6 +136,7 @@ class Container:
     """One container about to be started: its plan, and what the plan is put together from."""
 
     host: Host
+    engine: Engine
     bundle: Bundle
     group: Group
     folder: Folder
@@ -156,11 +158,11 @@ class Container:
                 stack.callback(os.close, descriptor)
             log = stack.enter_context(self.folder.daemon_log.open("ab"))
             process = linux.in_own_thread(lambda: self._launch(boot.fileno(), log.fileno(), entrances))
-        _await(process, self.host, self.folder, timeout)
+        _await(process, self.engine, self.folder, timeout)
         return int(self.folder.pid.read_text())
 
     def _launch(self, boot: int, log: int, entrances: list[int]) -> subprocess.Popen[bytes]:
-        inner = self._oci_command()
+        inner = self.engine.run(self.bundle.sandbox_id, self.folder.path, self.folder.pid)
         if self.host.rootless:
             inner = self._wrapped([*mounting.command(self.volumes, self.host.run), *inner])
             linux.unshare(linux.CLONE_FS)
@@ -171,19 +173,14 @@ class Container:
         command = ["/bin/sh", "-c", _ENTER_GROUPS, "sh", groups, *inner]
         return subprocess.Popen(command, stdin=boot, stdout=log, stderr=log, pass_fds=entrances)
 
-    def _oci_command(self) -> list[str]:
-        oci = [str(self.host.oci_runtime), "--root", str(self.host.run / "oci")]
-        if self.host.is_crun:
-            oci.append("--cgroup-manager=disabled")
-        paths = ["--bundle", str(self.folder.path), "--pid-file", str(self.folder.pid)]
-        return [*oci, "run", "--detach", *paths, self.bundle.sandbox_id]
-
     def _assemble(self) -> None:
         host = self.host
         linux.private_mounts()
-        if host.hidden:
+        if host.hidden and self.engine.name == "crun":
             linux.bind(str(host.run / "hidden"), str(host.hidden))
         mounting.mount_all(self.volumes, host.run, host.user_namespace)
+        if self.engine.is_gvisor:
+            gvisor.hide_default_sizes(host.run / "proc", host.run / "hidden")
         # The daemon may be installed where the sandbox's users cannot go, such as below /root.
         linux.bind(str(self.daemon), str(host.run / "execd"))
         os.chdir(self.folder.path)
@@ -208,33 +205,40 @@ class Container:
         return f"lowerdir={lower},upperdir=upper,workdir=work{untrusting}"
 
 
-def _await(process: subprocess.Popen[bytes], host: Host, folder: Folder, timeout: float) -> None:
+def _await(process: subprocess.Popen[bytes], engine: Engine, folder: Folder, timeout: float) -> None:
     try:
         code = process.wait(timeout)
     except subprocess.TimeoutExpired as error:
         process.kill()
         process.wait()
         raise TimedOut(
-            f"{host.oci_runtime.name} did not start the container within {timeout:g} s",
+            f"{engine.name} did not start the container within {timeout:g} s",
             code=Code.SANDBOX_START_TIMEOUT,
             hint="the machine may be overloaded; try again or raise [sandbox] start_timeout_seconds",
         ) from error
     if code != 0:
         words = folder.daemon_log.read_text(errors="replace").strip()[-2000:]
         raise RuntimeFailure(
-            f"{host.oci_runtime.name} could not start the container: {words or f'exit code {code}'}",
+            f"{engine.name} could not start the container: {words or f'exit code {code}'}",
             code=Code.SANDBOX_START_FAILED,
             hint="`osb doctor` shows what this host lacks",
         )
 
 
 def forget(host: Host, sandbox_id: str) -> None:
-    """Make the OCI runtime drop a container whose processes are gone. Idempotent."""
-    if not (host.run / "oci" / sandbox_id).exists():
-        return
-    command = [str(host.oci_runtime), "--root", str(host.run / "oci"), "delete", "--force", sandbox_id]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, errors="replace"
-    )
-    if done.returncode != 0 and (host.run / "oci" / sandbox_id).exists():
-        raise RuntimeFailure(f"{host.oci_runtime.name} delete: {done.stderr.strip()}")
+    """Make whichever engine began it drop a container whose processes are gone. Idempotent."""
+    for engine in engines.known(host.run):
+        if engine.knows(sandbox_id):
+            _forget(engine, sandbox_id)
+
+
+def _forget(engine: Engine, sandbox_id: str) -> None:
+    words = ""
+    if command := engine.delete(sandbox_id):
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, errors="replace"
+        )
+        words = done.stderr.strip()
+    engine.clear(sandbox_id)
+    if engine.knows(sandbox_id):
+        raise RuntimeFailure(f"{engine.name} delete: {words}")

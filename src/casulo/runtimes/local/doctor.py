@@ -23,7 +23,7 @@ from casulo.model.errors import CasuloError
 from casulo.model.sandbox import Resources
 from casulo.network import filter as packet_filter
 from casulo.network.slots import Plan, build, destroy
-from casulo.runtimes.local import cgroups, host, rootless
+from casulo.runtimes.local import cgroups, gvisor, host, rootless
 from casulo.runtimes.local.settings import LocalSettings
 
 
@@ -86,7 +86,7 @@ def _probes(settings: LocalSettings, data: Path) -> list[Probe]:
         ),
         Probe("name servers", _resolvers, "list a name server in /etc/resolv.conf", required=False),
         Probe("outbound route", _route, "ip route add default via GATEWAY", required=False),
-        Probe("gvisor", lambda: _program("runsc"), "apt-get install runsc", required=False),
+        Probe("gvisor", lambda: _gvisor(settings), gvisor.INSTALL, required=False),
         Probe("docker", lambda: _program("dockerd"), "apt-get install docker.io", required=False),
         Probe(
             "kvm",
@@ -218,6 +218,11 @@ def _route() -> str:
         if destination == "00000000":
             return f"default route through {interface}"
     raise OSError("this host has no default route")
+
+
+def _gvisor(settings: LocalSettings) -> str:
+    found = gvisor.find(settings.gvisor_platform, Path("/run/casulo"))
+    return f"runsc {found.release} starts sandboxes; platform {found.platform} ({found.program})"
 
 
 def _program(name: str) -> str:

@@ -28,9 +28,11 @@ from pathlib import Path
 
 from casulo import linux
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
+from casulo.model.sandbox import Isolation
 from casulo.network.filter import ANY_SANDBOX
-from casulo.runtimes.local import cgroups, rootless
+from casulo.runtimes.local import cgroups, engines, gvisor, rootless
 from casulo.runtimes.local.bundle import ID_RANGE
+from casulo.runtimes.local.engines import Engine
 from casulo.runtimes.local.settings import LocalSettings
 
 ID_BASE = 1_000_000_000
@@ -43,6 +45,7 @@ MAX_OPEN_FILES = 65536
 class Host:
     """The facts and paths that making a container needs.
 
+    `container` and `gvisor` start the two isolations; `no_gvisor` says why there is only the first.
     `hidden` is what the OCI runtime must not see: crun refuses hosts with both cgroup versions, even
     when it is told to manage neither.
     """
@@ -52,16 +55,17 @@ class Host:
     data: Path
     layout: cgroups.Layout
     cgroup_parent: str
-    oci_runtime: Path
+    container: Engine
     user_namespace: Path | None
     max_open_files: int
     hidden: Path | None = None
     rootless: bool = False
+    gvisor: Engine | None = None
+    no_gvisor: str = ""
 
-    @property
-    def is_crun(self) -> bool:
-        """Whether the OCI runtime is crun, which takes containers without managing cgroups."""
-        return self.oci_runtime.name == "crun"
+    def engine(self, isolation: Isolation) -> Engine:
+        """What starts sandboxes of this isolation; only asked where the host has it."""
+        return self.gvisor if isolation is Isolation.GVISOR and self.gvisor else self.container
 
     @property
     def id_base(self) -> int:
@@ -108,7 +112,7 @@ def prepare(settings: LocalSettings, data: Path) -> Host:
         rootless.require(settings.userns)
     instance = instance_of(data)
     run = (Path("/run") if privileged else rootless.runtime_folder(data)) / "casulo" / instance
-    for name in ("netns", "rootfs", "hidden", "oci"):
+    for name in ("netns", "rootfs", "hidden", "proc", *engines.NAMES):
         (run / name).mkdir(parents=True, exist_ok=True)
     (run / "execd").touch()
     data.joinpath("sandboxes").mkdir(parents=True, exist_ok=True)
@@ -116,18 +120,34 @@ def prepare(settings: LocalSettings, data: Path) -> Host:
     found = cgroups.detect()
     layout = found if privileged else rootless.usable(found)
     parent = "casulo" if privileged else rootless.cgroup_parent(layout)
+    gvisor_engine, no_gvisor = _gvisor(settings, run, privileged)
     return Host(
         instance=instance,
         run=run,
         data=data,
         layout=layout,
         cgroup_parent=f"{parent}/{instance}",
-        oci_runtime=runtime,
+        container=engines.engine(runtime, run),
         user_namespace=_user_namespace(settings, runtime, run / "userns") if privileged else None,
         max_open_files=min(MAX_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
         hidden=found.v2 if found.mode == "hybrid" and runtime.name == "crun" else None,
         rootless=not privileged,
+        gvisor=gvisor_engine,
+        no_gvisor=no_gvisor,
     )
+
+
+def _gvisor(settings: LocalSettings, run: Path, privileged: bool) -> tuple[Engine | None, str]:
+    """gVisor's engine, or why there is none."""
+    if not privileged:
+        return None, "gVisor needs a server that runs as root: its network does"
+    try:
+        found = gvisor.find(settings.gvisor_platform, run.parent)
+    except Unsupported as reason:
+        return None, f"{reason.message}; {reason.hint}"
+    if found.needs_statx:
+        gvisor.install_library(run)
+    return engines.engine(found.program, run, found.platform, found.needs_statx), ""
 
 
 def is_privileged() -> bool:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from casulo.model.errors import Code, RuntimeFailure
 from casulo.model.sandbox import EXECD_PORT
+from casulo.network import connections
 from casulo.network import filter as packet_filter
 from casulo.network.forward import Forward
 from casulo.network.slots import Plan, Slots
@@ -61,6 +62,9 @@ class Network(Protocol):
 
         `port` is the one of an earlier server that clients may still know. Idempotent.
         """
+
+    def sever(self, folder: Folder) -> None:
+        """Tell its peers that a sandbox with a network stack of its own is gone. Idempotent."""
 
     def detach(self, folder: Folder) -> None:
         """Take the connection down. Idempotent."""
@@ -117,6 +121,12 @@ class RoutedNetwork:
             raise RuntimeFailure(f"{folder.path} has no network slot", code=Code.SANDBOX_START_FAILED)
         return str(self._slots.at(index).address), EXECD_PORT
 
+    def sever(self, folder: Folder) -> None:
+        """End this host's connections to the slot's address."""
+        index = slot_of(folder)
+        if index is not None:
+            connections.sever(self._slots.at(index).address)
+
     def detach(self, folder: Folder) -> None:
         """Release the slot."""
         index = slot_of(folder)
@@ -159,6 +169,9 @@ class SocketNetwork:
         if folder.path not in self._forwards:
             self._forwards[folder.path] = await Forward.open(folder.socket, port)
         return "127.0.0.1", self._forwards[folder.path].port
+
+    def sever(self, folder: Folder) -> None:
+        """The kernel does it."""
 
     def detach(self, folder: Folder) -> None:
         """The socket goes with the sandbox's directory."""

@@ -20,6 +20,12 @@ class LocalSettings(BaseModel):
     oci_runtime: Literal["auto", "crun", "runc"] = "auto"
     """`auto` takes crun where it works, since it starts a container about four times faster."""
 
+    isolation: Literal["container", "gvisor"] = "container"
+    """What a sandbox gets that does not ask for an isolation."""
+
+    gvisor_platform: Literal["auto", "systrap", "ptrace", "kvm"] = "auto"
+    """How gVisor runs code; `auto` takes the first that works of systrap and ptrace."""
+
     userns: Literal["auto", "on", "off"] = "auto"
     """Map the sandbox's root to an unprivileged host uid; `auto` where the kernel can."""
 

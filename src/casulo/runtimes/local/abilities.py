@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""What each isolation of the local runtime can do on this host, and why not more. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from casulo.model.draft import ISOLATED_SESSIONS_FEATURE
+from casulo.model.sandbox import Isolation
+from casulo.runtimes.base import Ability, Capabilities
+from casulo.runtimes.local.host import Host
+
+COMMON = frozenset({"pause", "snapshot", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"})
+_NOWHERE = {
+    "limits.disk": "this runtime has no quota on what a sandbox writes to its disk",
+    "gpu": "this runtime hands no GPU devices to sandboxes",
+}
+OOM_SCOPE = "limits.memory.per_command"
+"""That only the process is killed which passed the memory limit, and not the whole sandbox."""
+
+
+def of_host(
+    host: Host, default: str, features: Collection[str], missing_here: Mapping[str, str]
+) -> Capabilities:
+    """The abilities of the isolations that this host has; `features` are those of all of them."""
+    everywhere, nowhere = COMMON | set(features), {**_NOWHERE, **missing_here}
+    own = {Isolation.CONTAINER: _container(host, everywhere, nowhere)}
+    missing = dict(own[Isolation.CONTAINER].missing)
+    if host.gvisor:
+        own[Isolation.GVISOR] = _gvisor(host, everywhere, nowhere)
+    else:
+        missing[f"isolation.{Isolation.GVISOR}"] = host.no_gvisor
+    return Capabilities(
+        isolations=frozenset({Isolation.AUTO, *own}),
+        features=own[Isolation.CONTAINER].features,
+        missing=missing,
+        own=own,
+        default=Isolation(default),
+    )
+
+
+def _container(host: Host, everywhere: frozenset[str], nowhere: Mapping[str, str]) -> Ability:
+    features, missing = everywhere | {OOM_SCOPE}, dict(nowhere)
+    if host.user_namespace:
+        features |= {ISOLATED_SESSIONS_FEATURE}
+    else:
+        missing[ISOLATED_SESSIONS_FEATURE] = "a server run by root, crun, and user namespaces are needed"
+    return Ability(features, missing, engine=host.container.name)
+
+
+def _gvisor(host: Host, everywhere: frozenset[str], nowhere: Mapping[str, str]) -> Ability:
+    missing = {
+        **nowhere,
+        ISOLATED_SESSIONS_FEATURE: "gVisor has no mount namespaces to nest; use one sandbox per session",
+        OOM_SCOPE: "gVisor holds all of a sandbox's memory; the kernel ends the sandbox as a whole",
+    }
+    engine = host.engine(Isolation.GVISOR)
+    return Ability(everywhere, missing, engine=engine.name, platform=engine.platform)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""From a spec to a container whose daemon is ready. Blocking; what fails here, `destroy` undoes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from casulo import linux
+from casulo.images import daemon
+from casulo.model.draft import isolated_sessions
+from casulo.model.errors import Code, RuntimeFailure
+from casulo.model.sandbox import Spec
+from casulo.runtimes import bootchannel
+from casulo.runtimes.local import gvisor, seccomp, watch
+from casulo.runtimes.local.bundle import DAEMON_PATH, ISOLATED_DIR, Bind, Bundle
+from casulo.runtimes.local.container import Container, Folder
+from casulo.runtimes.local.engines import Engine
+from casulo.runtimes.local.host import Host
+from casulo.runtimes.local.networks import Attachment, Network
+from casulo.runtimes.local.roots import Root, Roots
+from casulo.runtimes.local.settings import LocalSettings
+from casulo.runtimes.local.volumes import LocalVolumes
+
+
+@dataclass(frozen=True)
+class Started:
+    """A container whose daemon is ready: host process id, its start time, the daemon's token."""
+
+    pid: int
+    since: int
+    token: str
+
+
+class Starter:
+    """Starts containers of one server."""
+
+    def __init__(
+        self,
+        host: Host,
+        roots: Roots,
+        network: Network,
+        daemon_program: Path,
+        volumes: LocalVolumes,
+        settings: LocalSettings,
+        start_timeout_seconds: float,
+    ) -> None:
+        self._host = host
+        self._roots = roots
+        self._network = network
+        self._daemon = daemon_program
+        self._volumes = volumes
+        self._log_cap_bytes = settings.log_cap_bytes
+        self._start_timeout = start_timeout_seconds
+        self._filters = {
+            nesting: seccomp.compiled(
+                daemon.host_architecture(), clone3=host.closed_to_namespaces, nesting=nesting
+            )
+            for nesting in (False, True)
+        }
+
+    def start(self, sandbox_id: str, spec: Spec) -> Started:
+        """Start what `roots` was told to provide."""
+        root = self._roots.take(sandbox_id)
+        folder = Folder(self._host.sandboxes / sandbox_id)
+        folder.create(self._host.id_base)
+        folder.link_layers(root.layers)
+        attachment = self._network.attach(folder)
+        group = self._host.group(sandbox_id)
+        engine = self._host.engine(spec.isolation)
+        group.create(engine.on_host(spec.resources), self._host.id_base)
+        self._roots.write_names(root, folder.upper, hostname(sandbox_id), attachment.address)
+        if isolated_sessions(spec.extensions):
+            folder.create_isolated(self._host.id_base)
+        box = Container(
+            host=self._host,
+            engine=engine,
+            bundle=self._bundle(spec, root, attachment, folder, engine),
+            group=group,
+            folder=folder,
+            daemon=self._daemon,
+            volumes=self._volumes.acquire(sandbox_id, folder.path, spec),
+        )
+        document = self._document(sandbox_id, spec, root, attachment)
+        return self._boot(box, document, spec)
+
+    def _bundle(
+        self, spec: Spec, root: Root, attachment: Attachment, folder: Folder, engine: Engine
+    ) -> Bundle:
+        sandbox_id = folder.path.name
+        group = self._host.group(sandbox_id)
+        image = [Bind(Path(path), path) for path in root.binds]
+        nesting = isolated_sessions(spec.extensions)
+        isolated = [Bind(folder.isolated, ISOLATED_DIR, True)] if nesting else []
+        limits = [Bind(path, target) for target, path in group.visible().items()]
+        cpus = Path("/sys/devices/system/cpu")  # read by math libraries and language runtimes
+        return Bundle(
+            sandbox_id=sandbox_id,
+            hostname=hostname(sandbox_id),
+            rootfs=self._host.run / "rootfs",
+            network_namespace=attachment.namespace,
+            resources=spec.resources,
+            architecture=daemon.host_architecture(),
+            binds=(
+                *image,
+                *limits,
+                Bind(cpus, str(cpus)),
+                Bind(self._host.run / "execd", DAEMON_PATH),
+                *isolated,
+                *_for_gvisor(engine, self._host),
+                *attachment.binds,
+            ),
+            user_namespace=self._host.user_namespace,
+            clone3=self._host.closed_to_namespaces,
+            nesting=nesting,
+            gvisor=engine.is_gvisor,
+            own_run=root.own_run,
+            id_base=self._host.id_base,
+            cgroup_name=group.name,
+            max_open_files=self._host.max_open_files,
+            seccomp_program=self._filters[nesting],
+        )
+
+    def _document(
+        self, sandbox_id: str, spec: Spec, root: Root, attachment: Attachment
+    ) -> bootchannel.BootDocument:
+        return bootchannel.BootDocument(
+            sandbox_id=sandbox_id,
+            access_token=secrets.token_urlsafe(24),
+            listen=(attachment.listen,),
+            entrypoint=root.arguments,
+            env=bootchannel.environment(sandbox_id, spec, image_env=root.environment, home=root.user.home),
+            cwd=root.workdir,
+            uid=root.user.uid,
+            gid=root.user.gid,
+            groups=root.user.groups,
+            directories=root.directories,
+            log_cap_bytes=self._log_cap_bytes,
+            pre_start=spec.pre_start,
+            periodic=spec.periodic,
+            isolated_dir=ISOLATED_DIR if isolated_sessions(spec.extensions) else "",
+        )
+
+    def _boot(self, box: Container, document: bootchannel.BootDocument, spec: Spec) -> Started:
+        """Start the container and talk its daemon into being."""
+        ours, theirs = bootchannel.socket_pair()
+        with ExitStack() as stack:
+            stack.enter_context(ours)
+            with theirs:
+                pid = box.start(theirs, self._start_timeout)
+            since = linux.start_time(pid)  # now: a short entrypoint may end before `ready` is read
+            if since is None:
+                raise RuntimeFailure("the daemon ended at once", code=Code.SANDBOX_START_FAILED)
+            if not box.engine.is_gvisor:
+                box.group.settle(pid, spec.resources)
+            descriptors = _descriptors(box, stack)
+            limit = bootchannel.start_limit(self._start_timeout, spec)
+            bootchannel.handshake_blocking(ours, document, descriptors, limit)
+        self._volumes.keep(box.folder.path)
+        watch.reap_orphans()
+        return Started(pid, since, document.access_token)
+
+
+def _descriptors(box: Container, stack: ExitStack) -> dict[str, int]:
+    """What the daemon gets over the boot channel besides its document."""
+    wanted: dict[str, tuple[Path | None, int]] = {
+        "events": (box.folder.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT),
+        "log": (box.folder.entrypoint_log, os.O_RDWR | os.O_APPEND | os.O_CREAT),
+        "cgroup": (box.group.command_directory(), os.O_RDONLY | os.O_DIRECTORY),
+        "pids": (box.group.user_tasks(), os.O_WRONLY),
+    }
+    if box.engine.is_gvisor:  # whose processes are no processes of the host
+        del wanted["cgroup"], wanted["pids"]
+    opened = {}
+    for name, (path, flags) in wanted.items():
+        if path is not None:
+            opened[name] = os.open(path, flags | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, opened[name])
+    return opened
+
+
+def _for_gvisor(engine: Engine, host: Host) -> list[Bind]:
+    if not engine.is_gvisor:
+        return []
+    # An empty /tmp would be kept in memory; as everywhere else it is to be on disk.
+    tmp = Bind(host.run / "rootfs" / "tmp", "/tmp", writable=True)
+    return [tmp, *gvisor.preloaded(host.run)] if engine.needs_statx else [tmp]
+
+
+def hostname(sandbox_id: str) -> str:
+    """The name that a sandbox gives itself: short enough for a prompt."""
+    return f"casulo-{sandbox_id[:8]}"
