@@ -117,7 +117,11 @@ def _factories(settings: Settings) -> dict[str, registry.Factory]:
         from casulo.runtimes.docker.runtime import DockerRuntime  # its client takes a while to load
 
         return DockerRuntime(
-            settings.docker, settings.images, settings.data_dir, settings.sandbox.start_timeout_seconds
+            settings.docker,
+            settings.images,
+            settings.data_dir,
+            settings.sandbox.start_timeout_seconds,
+            settings.storage.allowed_host_paths,
         )
 
     def fake() -> Runtime:

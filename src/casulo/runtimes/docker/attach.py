@@ -31,7 +31,7 @@ async def boot(
     container: DockerContainer,
     document: BootDocument,
     timeout: float,
-    started: Callable[[], Awaitable[None]],
+    started: Callable[[str], Awaitable[None]],
 ) -> Ready:
     """Start the container and return when its daemon is ready. Another program may take the port that the
     engine chose to publish; then it chooses again.
@@ -56,12 +56,12 @@ async def _once(
     engine: Engine,
     container: DockerContainer,
     document: BootDocument,
-    started: Callable[[], Awaitable[None]],
+    started: Callable[[str], Awaitable[None]],
 ) -> Ready:
     with explained("start the container", Code.SANDBOX_START_FAILED):
         async with container.attach(stdin=True, stdout=True) as stream:
             await container.start()
-            await started()
+            await started(container.id)
             await stream.write_in(bootchannel.stream_message(document))
             answer = await _line(stream)
     if not answer:

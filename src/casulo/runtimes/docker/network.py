@@ -40,6 +40,7 @@ class Network:
         self._names = names
         self._settings = settings
         self._filtered = False
+        self.shares_machine = False
         self.name = settings.network or names.network
         self.direct = False
         self.unfiltered = ""
@@ -62,6 +63,7 @@ class Network:
                 )
             await self._make()
             found = await self._find() or {}
+        self.shares_machine = self._is_shared(found)
         self.direct = self._is_direct(found)
         self.unfiltered = self._why_unfiltered(found)
         if not self.unfiltered:
@@ -104,12 +106,15 @@ class Network:
         with explained("make a network for sandboxes", Code.HOST_UNSUPPORTED):
             await self._engine.docker.networks.create(body)
 
-    def _is_direct(self, network: Mapping[str, Any]) -> bool:
+    def _is_shared(self, network: Mapping[str, Any]) -> bool:
         """A socket alone proves nothing: the engine may be in a virtual machine or another namespace."""
-        if self._settings.reach != "auto":
-            return self._settings.reach == "direct"
         same_kernel = self._engine.about.kernel == platform.release()
         return self._settings.is_socket and same_kernel and _is_own_address(_ipam(network).get("Gateway", ""))
+
+    def _is_direct(self, network: Mapping[str, Any]) -> bool:
+        if self._settings.reach != "auto":
+            return self._settings.reach == "direct"
+        return self.shares_machine
 
     def _why_unfiltered(self, network: Mapping[str, Any]) -> str:
         if self._settings.network:

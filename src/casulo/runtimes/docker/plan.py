@@ -4,16 +4,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from casulo.model.sandbox import EXECD_PORT, Resources
+from casulo.model.volume import Claim
 from casulo.network.filter import ANY_SANDBOX
 
 INSTANCE_LABEL, SANDBOX_LABEL, SNAPSHOT_LABEL = "casulo.instance", "casulo.sandbox", "casulo.snapshot"
-CLAIMS_LABEL = "casulo.delete_volumes"
-"""Named volumes that go with their sandbox, separated by commas."""
+CLAIMS_LABEL, DOOMED_LABEL, TEMPORARY_LABEL = "casulo.volumes", "casulo.volumes_to_delete", "casulo.temporary"
+"""On a container: the named volumes that it uses, and those that were asked to go with it, separated by
+commas. On a volume: that it was made for a sandbox, to go with it."""
+
+RESERVED_NAMES = "casulo-"
+"""How the names of a server's own volumes begin: a sandbox with one of them could change the daemon."""
 
 DAEMON_FOLDER = "/opt/opensandbox/daemon"
 DAEMON = (f"{DAEMON_FOLDER}/execd", "--boot-stdio")
@@ -78,6 +84,13 @@ class Names:
     def program(self, digest: str) -> str:
         """The volume with the daemon of this digest."""
         return f"casulo-{self.instance}-execd-{digest}"
+
+    def claim(self, claim: Claim) -> str:
+        """The volume that a request names; those of other owners do not exist for it."""
+        if not claim.owner:
+            return claim.claim_name
+        owner = hashlib.sha256(claim.owner.encode()).hexdigest()[:16]
+        return f"casulo-{self.instance}-of-{owner}-{claim.claim_name}"
 
     @property
     def snapshot_repository(self) -> str:

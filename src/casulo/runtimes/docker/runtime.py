@@ -34,6 +34,8 @@ from casulo.runtimes.docker.network import Network
 from casulo.runtimes.docker.plan import Names, Plan
 from casulo.runtimes.docker.settings import DockerSettings
 from casulo.runtimes.docker.snapshots import DockerSnapshots
+from casulo.runtimes.docker.volumes import DockerVolumes, Mounts
+from casulo.runtimes.hostpaths import AllowedPaths
 
 _GONE_SECONDS = 30.0
 _log = structlog.get_logger(__name__)
@@ -50,6 +52,7 @@ class DockerRuntime:
         images: ImagesSettings,
         data: Path,
         start_timeout_seconds: float = 30,
+        allowed_host_paths: tuple[Path, ...] = (),
     ) -> None:
         self._settings = settings
         self._data = data
@@ -57,15 +60,18 @@ class DockerRuntime:
         self._engine = Engine(settings)
         self._images = Images(self._engine, images)
         self._limits_disk = False
+        self._paths = AllowedPaths(allowed_host_paths, closed=(data, Path("/run/casulo")))
         self.pause: DockerPause | None = None
         self.snapshots: DockerSnapshots | None = None
 
     @property
     def capabilities(self) -> Capabilities:
         """What containers of this engine can do."""
-        features = {"pause", "snapshots", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"}
+        features = {"pause", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"}
+        features |= self._volumes.features
         isolations = {Isolation.AUTO, Isolation.CONTAINER}
         missing = {
+            **self._volumes.missing,
             "gpu": "this runtime hands no GPU devices to sandboxes",
             ISOLATED_SESSIONS_FEATURE: "sandboxes of the Docker runtime cannot nest namespaces",
         }
@@ -99,6 +105,8 @@ class DockerRuntime:
             raise
         if self._network.unfiltered:
             _log.warning("docker.network_not_filtered", reason=self._network.unfiltered)
+        shared = self._network.shares_machine and os.geteuid() == 0
+        self._volumes = DockerVolumes(self._engine, names, self._paths, shared)
         self._ends = ends.Ends(self._engine, names, self._ended)
         self._ends.open()
         self.pause = DockerPause(self._engine, names)
@@ -122,6 +130,7 @@ class DockerRuntime:
     def check(self, spec: Spec) -> None:
         """Refuse what the engine could not run."""
         choice.runtime_of(spec, self._settings, self._engine.about)
+        self._volumes.check(spec)
         if spec.snapshot_id is not None:
             return
         if spec.image == HOST_IMAGE:
@@ -167,10 +176,15 @@ class DockerRuntime:
 
     async def _create(self, sandbox_id: str, spec: Spec) -> Handle:
         image = await self._image(spec)
-        container = await to_its_end(self._make(sandbox_id, spec, image))
-        document = await self._document(sandbox_id, spec, image, container)
-        limit = bootchannel.start_limit(self._start_timeout, spec)
-        await attach.boot(self._engine, container, document, limit, self._before_user_code)
+        mounts = await self._volumes.acquire(spec)
+        try:
+            container = await to_its_end(self._make(sandbox_id, spec, image, mounts))
+            document = await self._document(sandbox_id, spec, image, container)
+            await self._boot(container, document, spec, mounts)
+        except BaseException:
+            await to_its_end(self._remove(self._names.container(sandbox_id)))
+            await to_its_end(self._volumes.undo(mounts))
+            raise
         self._ends.watch(sandbox_id)
         found = await self._engine.show(container.id) or {}
         host, port = await self._address(sandbox_id, found)
@@ -187,10 +201,19 @@ class DockerRuntime:
         self._ends.soon(sandbox_id)
         return "", 0
 
-    async def _before_user_code(self) -> None:
-        await asyncio.to_thread(self._network.keep_apart)
+    async def _boot(
+        self, container: DockerContainer, document: bootchannel.BootDocument, spec: Spec, mounts: Mounts
+    ) -> None:
+        async def before_user_code(container_id: str) -> None:
+            await asyncio.to_thread(self._network.keep_apart)
+            if mounts.judged:
+                state = await ends.state_of(self._engine, container_id)
+                await asyncio.to_thread(self._volumes.verify, mounts, int(state.get("Pid", 0)))
 
-    async def _make(self, sandbox_id: str, spec: Spec, image: EngineImage) -> DockerContainer:
+        limit = bootchannel.start_limit(self._start_timeout, spec)
+        await attach.boot(self._engine, container, document, limit, before_user_code)
+
+    async def _make(self, sandbox_id: str, spec: Spec, image: EngineImage, mounts: Mounts) -> DockerContainer:
         plan = Plan(
             sandbox_id=sandbox_id,
             names=self._names,
@@ -201,6 +224,8 @@ class DockerRuntime:
             runtime=choice.runtime_of(spec, self._settings, self._engine.about),
             publish=self._network.publish,
             log_bytes=self._settings.log_cap_bytes,
+            mounts=mounts.entries,
+            labels=mounts.labels,
         )
         with explained("make the container", Code.SANDBOX_START_FAILED):
             return await self._engine.docker.containers.create(
@@ -238,6 +263,7 @@ class DockerRuntime:
         ended = await ends.exit_of(self._engine, name)
         await self._remove(name)
         assert self.snapshots is not None
+        await self._volumes.release(found)
         await self.snapshots.forget_image(found)
         return ended
 
