@@ -11,6 +11,7 @@ from pathlib import Path
 
 from casulo.api.wire import sandbox_body
 from casulo.model.sandbox import Sandbox
+from casulo.runtimes.base import KeepsOutput
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _MOST_BYTES = 2 * 1024 * 1024
@@ -24,13 +25,17 @@ class Excerpt:
     truncated: bool
 
 
-async def entrypoint_log(data_dir: Path, sandbox_id: str, lines: int) -> Excerpt:
+async def entrypoint_log(data_dir: Path, runtime: object, sandbox_id: str, lines: int) -> Excerpt:
     """The last `lines` lines that the entrypoint wrote; empty when it wrote nothing.
 
-    Every runtime keeps them in the data directory, as `entrypoint.log` in the sandbox's own folder.
+    A runtime keeps them in the data directory, as `entrypoint.log` in the sandbox's own folder, or hands
+    them out.
     """
     if not _SAFE_ID.fullmatch(sandbox_id):
         return Excerpt("", False)
+    if isinstance(runtime, KeepsOutput):
+        found = (await runtime.output(sandbox_id, lines + 1)).splitlines(keepends=True)
+        return Excerpt("".join(found[-lines:]), len(found) > lines)
     return await asyncio.to_thread(_tail, data_dir, f"*/{sandbox_id}/entrypoint.log", lines)
 
 

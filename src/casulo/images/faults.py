@@ -9,7 +9,11 @@ import re
 from casulo.images.reference import DAEMON, Reference
 from casulo.model.errors import CasuloError, Code, InvalidRequest, NotFound, TimedOut, Unavailable
 
-_DENIED = re.compile(r"unauthorized|authentication required|denied|invalid username/password|forbidden", re.I)
+_DENIED = re.compile(
+    r"unauthorized|authentication required|denied|invalid username/password|forbidden"
+    r"|no basic auth credentials",
+    re.I,
+)
 _MISSING = re.compile(
     r"manifest unknown|name unknown|not found|no such (image|file|host)|does not exist"
     r"|repository name not known"

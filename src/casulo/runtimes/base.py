@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from casulo.model.credentials import Credentials
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
@@ -94,6 +94,14 @@ class Snapshots(Protocol):
 
     async def list(self) -> set[str]:
         """Ids of all snapshots that have any trace on this host and belong to this server."""
+
+
+@runtime_checkable
+class KeepsOutput(Protocol):
+    """A runtime that has the entrypoint's output elsewhere than in `entrypoint.log` in the data directory."""
+
+    async def output(self, sandbox_id: str, lines: int) -> str:
+        """The last `lines` lines of it; empty when there is none, or no such sandbox."""
 
 
 class Runtime(Protocol):

@@ -11,8 +11,9 @@ from pydantic import BaseModel
 
 from casulo.api.diagnostics import Excerpt, entrypoint_log, events_of, inspection
 from casulo.api.routes import respond
-from casulo.api.routes.context import context
+from casulo.api.routes.context import Context, context
 from casulo.model.errors import Code, InvalidRequest, Unsupported
+from casulo.model.sandbox import Sandbox
 
 router = APIRouter(tags=["Diagnostics"])
 
@@ -52,8 +53,7 @@ async def logs(
             hint="ask for a number of lines with tail",
         )
     state = context(request)
-    await state.lifecycle.get(sandbox_id)
-    found = await entrypoint_log(state.settings.data_dir, sandbox_id, tail)
+    found = await _log_of(state, await state.lifecycle.get(sandbox_id), tail)
     return _answer("logs", sandbox_id, scope, found)
 
 
@@ -91,13 +91,18 @@ async def summary(
     """Record, events and output in one text."""
     state = context(request)
     sandbox = await state.lifecycle.get(sandbox_id)
-    found = await entrypoint_log(state.settings.data_dir, sandbox_id, tail)
+    found = await _log_of(state, sandbox, tail)
     parts = {
         "inspect": inspection(sandbox),
         "events": "\n".join(events_of(sandbox)[-event_limit:]),
         "logs": found.text,
     }
     return _text("\n".join(f"== {title} ==\n{text.rstrip()}\n" for title, text in parts.items()))
+
+
+async def _log_of(state: Context, sandbox: Sandbox, lines: int) -> Excerpt:
+    runtime = state.lifecycle.runtimes.opened.get(sandbox.runtime)
+    return await entrypoint_log(state.settings.data_dir, runtime, sandbox.id, lines)
 
 
 def _check_scope(kind: str, scope: str | None) -> None:

@@ -22,6 +22,9 @@ from casulo.runtimes.docker.engine import Absent, Engine, explained
 from casulo.runtimes.docker.plan import SANDBOX_LABEL, Names
 
 _RETRY_SECONDS = 1.0
+_OWN_LINES = 2
+"""Lines of the boot stream, which the engine counts though they are not asked for."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -124,6 +127,16 @@ async def exit_of(engine: Engine, container: str) -> Exit | None:
         lines = []
     told = endings.last_exit("".join(lines).splitlines())
     return told or unrecorded(int(state.get("ExitCode", 0)), state.get("OOMKilled") is True)
+
+
+async def output_of(engine: Engine, container: str, lines: int) -> str:
+    """The last lines on standard error, where the daemon sends what the entrypoint prints."""
+    try:
+        with explained("hand out the log"):
+            parts = await engine.container(container).log(stderr=True, tail=lines + _OWN_LINES)
+    except Absent:
+        return ""
+    return "".join("".join(parts).splitlines(keepends=True)[-lines:])
 
 
 def unrecorded(code: int, oom: bool) -> Exit:

@@ -319,6 +319,10 @@ class DockerRuntime:
         ids = (self._names.sandbox(container._container) for container in found)
         return {sandbox_id for sandbox_id in ids if sandbox_id}
 
+    async def output(self, sandbox_id: str, lines: int) -> str:
+        """What the entrypoint wrote, from the engine's log of the container."""
+        return await ends.output_of(self._engine, self._names.container(sandbox_id), lines)
+
     async def _ended(self, sandbox_id: str) -> None:
         self._on_exit(sandbox_id, await ends.exit_of(self._engine, self._names.container(sandbox_id)))
 

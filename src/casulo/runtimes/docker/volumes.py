@@ -140,7 +140,10 @@ class DockerVolumes:
     def _entry(self, volume: Volume, place: Place | None) -> dict[str, Any]:
         entry: dict[str, Any] = {"Target": volume.mount_path, "ReadOnly": volume.read_only}
         if place is not None:
-            return {**entry, "Type": "bind", "Source": place.path, "BindOptions": {"Propagation": "rprivate"}}
+            # An engine insists on following later mounts where the source is in its own directory.
+            following = "rprivate" if isinstance(volume.source, HostPath) else "rslave"
+            options = {"Propagation": following}
+            return {**entry, "Type": "bind", "Source": place.path, "BindOptions": options}
         assert isinstance(volume.source, Claim)
         name = self._names.claim(volume.source)
         # As everywhere: a volume shows what is in it, and not what the image had in its place.
