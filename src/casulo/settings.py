@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from casulo.control.events import Kind
 from casulo.control.settings import (
     AdmissionSettings,
     ControlSettings,
@@ -99,6 +100,25 @@ class LogSettings(_Table):
     format: Literal["console", "json"] = "console"
 
 
+class AuditSettings(_Table):
+    """`[audit]`: whether changes and refusals are recorded in the data directory."""
+
+    enabled: bool = True
+
+
+class WebhookSettings(_Table):
+    """`[[webhooks]]`: who is told what."""
+
+    url: str = Field(pattern="^https?://")
+    secret: str = Field(min_length=16, repr=False)
+    events: tuple[Kind, ...] = ()
+    """Empty: all."""
+
+    timeout_seconds: float = Field(default=10, gt=0)
+    attempts: int = Field(default=8, ge=1)
+    """With pauses of 1, 2, 4, … seconds, at most five minutes."""
+
+
 class Settings(_Table):
     """The whole configuration, frozen after it was read."""
 
@@ -112,6 +132,8 @@ class Settings(_Table):
     images: ImagesSettings = ImagesSettings()
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
+    audit: AuditSettings = AuditSettings()
+    webhooks: tuple[WebhookSettings, ...] = ()
     renew_intent: RenewIntentSettings = RenewIntentSettings()
     snapshot: SnapshotSettings = SnapshotSettings()
 

@@ -10,11 +10,15 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from casulo import __version__
-from casulo.api import errors, openapi
+from casulo.api import audit, errors, openapi
+from casulo.api.audit import AuditLog
 from casulo.api.auth import KeyCheck
 from casulo.api.edge import Edge
+from casulo.api.measures import Measures
 from casulo.api.proxy.front import ProxyFront
+from casulo.api.record import Record
 from casulo.api.routes.context import Application
+from casulo.api.webhooks import Webhooks
 from casulo.control.lifecycle import Lifecycle
 from casulo.settings import Settings
 
@@ -25,11 +29,17 @@ def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
     `settings.server.api_key` guards it; without one everybody may call.
     """
     proxy = ProxyFront(settings.proxy, lifecycle)
+    measures = Measures(lifecycle)
+    webhooks = Webhooks(settings.webhooks, lifecycle.events)
+    record = Record(measures, AuditLog(settings.data_dir / audit.FILE) if settings.audit.enabled else None)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        webhooks.start()
         yield
+        await webhooks.close()
         proxy.close()
+        record.close()
 
     app = FastAPI(
         title="Casulo",
@@ -37,10 +47,11 @@ def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
         redirect_slashes=False,
         lifespan=lifespan,
     )
-    app.state.application = Application(settings, lifecycle)
+    app.state.application = Application(settings, lifecycle, measures)
     errors.install(app)
     app.include_router(openapi.documented_routes())
     app.include_router(openapi.versioned_routes(), include_in_schema=False)
     app.openapi = openapi.schema  # type: ignore[method-assign]
-    app.add_middleware(Edge, keys=KeyCheck(settings.server.api_key, lifecycle.keys), proxy=proxy)
+    keys = KeyCheck(settings.server.api_key, lifecycle.keys)
+    app.add_middleware(Edge, keys=keys, proxy=proxy, record=record)
     return app

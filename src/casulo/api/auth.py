@@ -16,6 +16,7 @@ from casulo.model.keys import OPERATOR, Caller
 
 HEADER = "OPEN-SANDBOX-API-KEY"
 OPEN_PATHS = frozenset({"/health", "/version", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+METRICS_PATH = "/metrics"
 
 _HINT = f"send it in the header {HEADER}; a local server keeps it in the file api-key of its data directory"
 _NOBODY = Caller("nobody", "")
@@ -28,9 +29,14 @@ class KeyCheck:
         self._own = api_key.encode() if api_key else None
         self._keys = keys
 
-    def caller(self, headers: Headers) -> Caller:
-        """Whose key is among the headers; Unauthenticated when there is none, or a wrong one."""
+    def caller(self, headers: Headers, *, bearer: bool = False) -> Caller:
+        """Whose key is among the headers; Unauthenticated when there is none, or a wrong one.
+
+        With `bearer` it may also come as a bearer token, which is what collectors of metrics can send.
+        """
         given = value_of(headers, HEADER.lower().encode())
+        if bearer and given is None:
+            given = (value_of(headers, b"authorization") or b"").removeprefix(b"Bearer ")
         if self._own is None:
             return self._keys.caller(given or b"") or OPERATOR
         if not given:

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from email.utils import formatdate
+from functools import partial
 
 import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bind_contextvars
 
 from casulo.api import cors, errors
-from casulo.api.auth import OPEN_PATHS, KeyCheck, note_caller
+from casulo.api.auth import METRICS_PATH, OPEN_PATHS, KeyCheck, note_caller
 from casulo.api.proxy.front import ProxyFront
 from casulo.api.proxy.headers import value_of
 from casulo.api.proxy.route import Target, target_of
+from casulo.api.record import Answered, Record
 from casulo.model.errors import CasuloError
 from casulo.model.keys import Caller
 
@@ -32,8 +36,9 @@ _log = structlog.get_logger(__name__)
 class Edge:
     """Wraps the routes; `keys` decides who may call them."""
 
-    def __init__(self, app: ASGIApp, *, keys: KeyCheck, proxy: ProxyFront) -> None:
+    def __init__(self, app: ASGIApp, *, keys: KeyCheck, proxy: ProxyFront, record: Record) -> None:
         self._app = app
+        self._record = record
         self._keys = keys
         self._proxy = proxy
         self._clock = _Clock()
@@ -47,9 +52,20 @@ class Edge:
             await self._app(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        # Tasks that the request starts inherit this, so what they log can be found by its id.
+        bind_contextvars(request_id=answer.request_id)
+        target = target_of(scope)
+        answer.before_head = partial(self._record.answered, scope, proxied=target is not None)
+        try:
+            await self._answer(target, scope, receive, answer)
+        finally:
+            if not answer.started:
+                answer.before_head(Answered(answer.request_id, 0, ""))
+
+    async def _answer(self, target: Target | None, scope: Scope, receive: Receive, answer: _Answer) -> None:
         failure: Response | None = None
         try:
-            await self._dispatch(scope, receive, answer)
+            await self._dispatch(target, scope, receive, answer)
         except CasuloError as error:
             failure = errors.response_to(error)
         except Exception:
@@ -58,11 +74,10 @@ class Edge:
         if failure is not None and not answer.started:
             await failure(scope, receive, answer)
 
-    async def _dispatch(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+    async def _dispatch(self, target: Target | None, scope: Scope, receive: Receive, answer: _Answer) -> None:
         if cors.is_preflight(scope):
             await Response()(scope, receive, _with_headers(answer, cors.preflight_headers(scope)))
             return
-        target = target_of(scope)
         if target is None:
             self._identify(scope)
             await self._app(scope, receive, answer)
@@ -70,8 +85,9 @@ class Edge:
             await self._proxy.http(target, self._guest(target, scope), scope, receive, answer)
 
     def _identify(self, scope: Scope) -> None:
-        if scope["path"].removeprefix(scope.get("root_path", "")) not in OPEN_PATHS:
-            note_caller(scope, self._keys.caller(scope["headers"]))
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if path not in OPEN_PATHS:
+            note_caller(scope, self._keys.caller(scope["headers"], bearer=path == METRICS_PATH))
 
     def _guest(self, target: Target, scope: Scope) -> Caller:
         """On whose behalf a proxied request goes; a path that climbs could mean something else."""
@@ -114,6 +130,7 @@ class _Answer:
         given = value_of(scope["headers"], REQUEST_ID)
         self.request_id = (given or b"").strip().decode("latin-1") or uuid.uuid4().hex
         self.started = False
+        self.before_head: Callable[[Answered], None] = _nothing
         self._id_line = (REQUEST_ID, self.request_id.encode("latin-1"))
         self._scope = scope
         self._send = send
@@ -124,8 +141,10 @@ class _Answer:
         if message["type"] == "websocket.accept":
             message = {**message, "headers": [*message.get("headers", []), self._id_line]}
         elif message["type"] == "http.response.start":
-            self.started = True
             headers = list(message.get("headers", []))
+            self.started = True
+            made = (value_of(headers, b"location") or b"").decode("latin-1")
+            self.before_head(Answered(self.request_id, message["status"], made))
             if value_of(headers, REQUEST_ID) is None:
                 headers.append(self._id_line)
             if value_of(headers, b"date") is None:
@@ -133,6 +152,10 @@ class _Answer:
             cors.add(self._scope, headers)
             message = {**message, "headers": headers}
         await self._send(message)
+
+
+def _nothing(_: Answered) -> None:
+    """WebSockets are not counted as answers."""
 
 
 def _with_headers(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 
 from casulo import __version__
 from casulo.api.auth import HEADER
-from casulo.api.routes import diagnostics, keys, refused, sandboxes, snapshots, system
+from casulo.api.routes import diagnostics, keys, metrics, refused, sandboxes, snapshots, system
 
 _DESCRIPTION = (
     "Lifecycle of sandboxes. Every path is also served without `/v1`. Any port of a sandbox is reached at "
@@ -27,6 +27,7 @@ def documented_routes() -> APIRouter:
     """Every route once, in the form that is documented."""
     router = _router()
     router.include_router(system.open_router)
+    router.include_router(metrics.router)
     router.include_router(versioned_routes(), prefix="/v1")
     router.include_router(system.v1_router, prefix="/v1")
     return router

@@ -11,6 +11,7 @@ import typer
 
 from casulo import __version__
 from casulo.cli import (
+    audit,
     code,
     command,
     config,
@@ -54,6 +55,7 @@ app.add_typer(image.app, name="image")
 app.add_typer(isolated.app, name="isolated")
 app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(key.app, name="key")
+app.add_typer(audit.app, name="audit")
 app.add_typer(config.app, name="config")
 app.command("doctor", context_settings=CONTEXT)(doctor.doctor)
 app.command("version", context_settings=CONTEXT)(version.version)

@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from casulo.control.events import Event, Events, Kind
 from casulo.control.settings import ControlSettings
 from casulo.control.tasks import Locks, Tasks
 from casulo.control.transitions import moved
@@ -46,6 +47,13 @@ class Context:
     tasks: Tasks = field(default_factory=Tasks)
     locks: Locks = field(default_factory=Locks)
     starting: dict[str, Launch] = field(default_factory=dict)
+    events: Events = field(default_factory=Events)
+
+    def tell(
+        self, kind: Kind, sandbox: Sandbox, reason: str, stages: Mapping[str, float] | None = None
+    ) -> None:
+        """Let everybody who listens know what happened."""
+        self.events.tell(Event(kind, sandbox, self.now(), reason, stages or {}))
 
     async def get(self, sandbox_id: str) -> Sandbox:
         """The stored sandbox, or NotFound."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from casulo.control.context import Clock, Context, utc_now
+from casulo.control.events import Events, Kind
 from casulo.control.expiry import Expiry
 from casulo.control.keys import Keys
 from casulo.control.pauses import Pauses
@@ -85,6 +86,15 @@ class Lifecycle:
             self._stops.begin(sandbox_id, Reason.SERVER_STOPPED)
         await self._context.tasks.close(_CLOSE_SECONDS + self._context.settings.sandbox.stop_grace_seconds)
         await self._context.runtimes.close()
+
+    @property
+    def events(self) -> Events:
+        """What happens to sandboxes, for those who want to be told."""
+        return self._context.events
+
+    async def counts(self) -> dict[tuple[str, str], int]:
+        """How many sandboxes there are, by runtime and state."""
+        return await self._context.store.counts()
 
     def queued(self) -> dict[str, int]:
         """How many starts wait for their turn, by runtime."""
@@ -245,7 +255,9 @@ class Lifecycle:
     async def _note_exit(self, sandbox_id: str, exit_: Exit | None) -> None:
         async with self._context.locks.hold(sandbox_id):
             now = self._context.now()
-            await self._context.store.update(sandbox_id, lambda found: ended(found, exit_, now))
+            after = await self._context.store.update(sandbox_id, lambda found: ended(found, exit_, now))
+        if after and after.status.since == now:
+            self._context.tell(Kind.ENDED, after, after.status.reason)
 
 
 def _merged(sandbox: Sandbox, changes: Mapping[str, str | None], added: Mapping[str, str]) -> Sandbox:

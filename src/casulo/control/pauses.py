@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from casulo.control.context import Context
+from casulo.control.events import Kind
 from casulo.control.transitions import Reason, settled
 from casulo.model.errors import CasuloError, Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Handle, Sandbox
@@ -27,13 +28,26 @@ class _Step:
     via_reason: str
     to_reason: str
     failure: str
+    kind: Kind
 
 
 _PAUSE = _Step(
-    "paused", State.PAUSING, State.PAUSED, Reason.PAUSING, Reason.PAUSED, Code.SANDBOX_PAUSE_FAILED
+    name="paused",
+    via=State.PAUSING,
+    to=State.PAUSED,
+    via_reason=Reason.PAUSING,
+    to_reason=Reason.PAUSED,
+    failure=Code.SANDBOX_PAUSE_FAILED,
+    kind=Kind.PAUSED,
 )
 _RESUME = _Step(
-    "resumed", State.RESUMING, State.RUNNING, Reason.RESUMING, Reason.RUNNING, Code.SANDBOX_RESUME_FAILED
+    name="resumed",
+    via=State.RESUMING,
+    to=State.RUNNING,
+    via_reason=Reason.RESUMING,
+    to_reason=Reason.RUNNING,
+    failure=Code.SANDBOX_RESUME_FAILED,
+    kind=Kind.RESUMED,
 )
 
 
@@ -68,7 +82,9 @@ class Pauses:
             except Exception as error:  # whatever failed, the row must not stay halfway
                 await self._settle(runtime, sandbox_id, handle)
                 raise _failure(sandbox_id, step, error) from error
-            return await self._context.move(sandbox_id, step.to, step.to_reason)
+            settled = await self._context.move(sandbox_id, step.to, step.to_reason)
+        self._context.tell(step.kind, settled, step.to_reason)
+        return settled
 
     async def _settle(self, runtime: Runtime, sandbox_id: str, handle: Handle) -> None:
         reality = await runtime.inspect(sandbox_id, handle)

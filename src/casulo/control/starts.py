@@ -17,6 +17,7 @@ import structlog
 
 from casulo.control.admission import Admission
 from casulo.control.context import Context, Launch
+from casulo.control.events import Kind, Milestones
 from casulo.control.stops import Stops
 from casulo.control.transitions import Reason, moved, noted
 from casulo.model.credentials import Credentials
@@ -95,10 +96,13 @@ class Starts:
         credentials: Credentials | None,
         patient: bool,
     ) -> Sandbox:
+        marks = Milestones()
         try:
             await prepare()
+            marks.reached("record")
             await runtime.provide(sandbox.id, sandbox.spec, credentials)
-            return await self._started(sandbox, runtime, patient)
+            marks.reached("image")
+            return await self._started(sandbox, runtime, patient, marks)
         except asyncio.CancelledError:
             raise _deleted(sandbox.id) from None  # only a stop cancels a start, and it undoes
         except (Claimed, Forbidden):  # before anything was recorded
@@ -107,6 +111,8 @@ class Starts:
             if self._stops.running(sandbox.id):
                 raise _deleted(sandbox.id) from error
             await self._undo(sandbox.id)
+            code = error.code if isinstance(error, CasuloError) else Code.UNKNOWN
+            self._context.tell(Kind.START_FAILED, sandbox, code, marks.stages)
             raise
 
     async def _record(self, sandbox: Sandbox, claim: Claim | None, limits: Limits) -> None:
@@ -117,16 +123,20 @@ class Starts:
         _log.info("sandbox.started_over", sandbox=sandbox.id)
         await runtime.destroy(sandbox.id, None, 0)
 
-    async def _started(self, sandbox: Sandbox, runtime: Runtime, patient: bool) -> Sandbox:
+    async def _started(self, sandbox: Sandbox, runtime: Runtime, patient: bool, marks: Milestones) -> Sandbox:
         async def tell(reason: str, message: str) -> None:
             await self._context.store.update(sandbox.id, lambda found: _waiting(found, reason, message))
 
         turn = self.admission.turn(runtime.name, sandbox.owner, tell, patient=patient)
         async with turn, self._context.locks.hold(sandbox.id):
+            marks.reached("queue")
             handle = await self._within_limit(runtime.create(sandbox.id, sandbox.spec), sandbox)
+            marks.reached("runtime")
             now = self._context.now()
             running = await self._context.update(sandbox.id, lambda s: _running(s, sandbox, handle, now))
+        marks.reached("commit")
         _log.info("sandbox.running", sandbox=sandbox.id, seconds=(now - sandbox.created_at).total_seconds())
+        self._context.tell(Kind.RUNNING, running, Reason.RUNNING, marks.stages)
         return running
 
     async def _within_limit(self, create: Coroutine[Any, Any, Handle], sandbox: Sandbox) -> Handle:

@@ -14,6 +14,7 @@ from datetime import datetime
 import structlog
 
 from casulo.control.context import Context
+from casulo.control.events import Kind
 from casulo.control.transitions import Reason, moved, noted
 from casulo.model.errors import CasuloError, Code, RuntimeFailure, sandbox_not_found
 from casulo.model.sandbox import Sandbox
@@ -97,6 +98,7 @@ class Stops:
         # A sandbox that never ran gives its idempotency key back, so that a retry may create it.
         await self._context.store.remove(stone, release_claim=sandbox.handle is None)
         _log.info("sandbox.removed", sandbox=sandbox.id, reason=stone.reason)
+        self._context.tell(Kind.REMOVED, sandbox, stone.reason)
 
     async def _failed(self, sandbox_id: str, error: Exception) -> None:
         if isinstance(error, CasuloError) and error.code == Code.SANDBOX_NOT_FOUND:

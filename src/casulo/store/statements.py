@@ -14,6 +14,9 @@ _live = sandboxes.c.state != State.STOPPING.value
 
 READ = sa.select(sandboxes).where(sandboxes.c.id == _id)
 READ_ALL = sa.select(sandboxes).order_by(sandboxes.c.created_at, sandboxes.c.id)
+COUNTS = sa.select(sandboxes.c.runtime, sandboxes.c.state, sa.func.count().label("number")).group_by(
+    sandboxes.c.runtime, sandboxes.c.state
+)
 INSERT = sa.insert(sandboxes)
 REPLACE = (
     sa.update(sandboxes)

@@ -91,6 +91,10 @@ class Store:
         """Every row, oldest first."""
         return await self._call(_all)
 
+    async def counts(self) -> dict[tuple[str, str], int]:
+        """How many rows there are, by runtime and state."""
+        return await self._call(_counts)
+
     async def due(self, now: datetime) -> tuple[Sandbox, ...]:
         """Sandboxes whose time has come and which nobody is stopping yet, longest overdue first."""
         return await self._call(_due, now)
@@ -297,6 +301,11 @@ def _all(connection: sa.Connection) -> tuple[Sandbox, ...]:
     with connection.begin():
         rows = connection.execute(sql.READ_ALL).mappings()
         return tuple(codec.from_row(row).sandbox for row in rows)
+
+
+def _counts(connection: sa.Connection) -> dict[tuple[str, str], int]:
+    with connection.begin():
+        return {(row.runtime, row.state): row.number for row in connection.execute(sql.COUNTS)}
 
 
 def _due(connection: sa.Connection, now: datetime) -> tuple[Sandbox, ...]:

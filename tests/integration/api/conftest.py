@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
@@ -19,7 +20,7 @@ StartApi = Callable[..., Api]
 @pytest.fixture(autouse=True)
 def log() -> Iterator[list[EventDict]]:
     """What the server logs during a test, instead of on the terminal."""
-    with capture_logs() as lines:
+    with capture_logs(processors=[merge_contextvars]) as lines:
         yield lines
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from casulo.api.auth import caller_of
+from casulo.api.measures import Measures
 from casulo.control.access import Access
 from casulo.control.lifecycle import Lifecycle
 from casulo.settings import Settings
@@ -20,6 +21,7 @@ class Application:
 
     settings: Settings
     lifecycle: Lifecycle
+    measures: Measures
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,10 @@ class Context:
 
     settings: Settings
     lifecycle: Access
+    measures: Measures
 
 
 def context(request: Request) -> Context:
     """What the sender of `request` may use."""
     found: Application = request.app.state.application
-    return Context(found.settings, Access(found.lifecycle, caller_of(request.scope)))
+    return Context(found.settings, Access(found.lifecycle, caller_of(request.scope)), found.measures)
