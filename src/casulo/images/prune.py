@@ -83,7 +83,7 @@ def _refuse_used(shelf: Shelf, digests: Iterable[str], in_use: frozenset[str]) -
             raise Conflict(
                 f"image {digest} is in use" + (f" by {', '.join(by[:5])}" if by else ""),
                 code=Code.IMAGE_IN_USE,
-                hint="delete the sandboxes that use it first",
+                hint="delete the sandboxes and snapshots that use it first",
             )
 
 
