@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casulo.images import locks, reference
-from casulo.images.shelf import Name, Shelf, remove_tree
+from casulo.images.removal import remove_tree
+from casulo.images.shelf import Name, Shelf
 from casulo.model.errors import Code, Conflict, NotFound
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{6,64})")

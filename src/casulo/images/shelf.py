@@ -22,7 +22,6 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -33,6 +32,7 @@ from casulo.images import ids as identities
 from casulo.images import locks, rooted
 from casulo.images.ids import Ids
 from casulo.images.manifest import Configuration, Manifest, parse, parse_configuration
+from casulo.images.removal import remove_tree
 from casulo.model.errors import RuntimeFailure
 
 MOST_LAYERS = 110
@@ -245,7 +245,8 @@ class Shelf:
         try:
             yield place
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the next sweep tries again
+                remove_tree(place)
             os.close(descriptor)
 
     def reserve(self, job: Path, keys: Iterable[str]) -> None:
@@ -278,16 +279,6 @@ def layer_key(diff_id: str, ids: Ids) -> str:
     """Sixteen characters for the content and for whom it is unpacked; the marker has it in full."""
     digest = hashlib.sha256(f"{diff_id}\n{ids.name}".encode()).digest()
     return base64.b32encode(digest[:10]).decode().lower()
-
-
-def remove_tree(place: Path) -> None:
-    """Delete an unpacked layer or a job's folder, with directories that deny it to their owner."""
-    if os.geteuid() != 0:
-        for folder, names, _ in os.walk(place):
-            for child in (Path(folder) / name for name in names):
-                if not child.is_symlink():
-                    child.chmod(0o700)
-    shutil.rmtree(place)
 
 
 def _file_name(holder: str) -> str:

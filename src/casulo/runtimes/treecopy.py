@@ -28,7 +28,7 @@ class TreeCopy:
 
     def __init__(self, source: Path, target: Path, wrapper: Sequence[str] = ()) -> None:
         self._command = [*wrapper, *_COPY, str(source), str(target)]
-        self._source = source
+        self._ends = (str(source), str(target))
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._stopped = False
@@ -50,10 +50,17 @@ class TreeCopy:
         _, said = self._process.communicate()
         if self._process.returncode != 0 and not self._stopped:
             raise RuntimeFailure(
-                f"copy {self._source}: {said.strip()[:500] or 'cp was killed'}",
+                f"the files could not be copied: {self._told(said)}",
                 code=Code.SNAPSHOT_CREATE_FAILED,
                 hint="look for a full disk, or a file system without extended attributes",
             )
+
+    def _told(self, said: str) -> str:
+        """cp's first complaint, without what only the host knows, and short whatever names it holds."""
+        line = said.strip().partition("\n")[0] or "cp was killed"
+        for end in self._ends:
+            line = line.replace(end, "")
+        return line if len(line) < 200 else f"{line[:90]} … {line[-100:]}"
 
     def stop(self) -> None:
         """End it, from another thread; `run` then returns soon, with less than a whole copy."""

@@ -32,7 +32,7 @@ import io, json, os, subprocess, sys
 from pathlib import Path
 from casulo.images.ids import Ids
 from casulo.images.layers import unpack
-from casulo.images.shelf import remove_tree
+from casulo.images.removal import remove_tree
 from casulo.images.unpack import Budget
 import bz2, lzma, zlib, encodings.utf_8
 

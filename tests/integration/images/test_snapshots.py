@@ -19,7 +19,7 @@ from casulo.client.connection import Connection
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.sandbox import AsyncSandbox
 from casulo.client.snapshots import Snapshot
-from casulo.model.errors import CasuloError, Code
+from casulo.model.errors import CasuloError, Code, RuntimeFailure
 from support.images import ImageParts, LayoutWriter, archive, busybox, folder, member
 from support.server import Server
 
@@ -178,6 +178,19 @@ async def test_links_never_lead_the_copier_out(
     assert (layer / "data" / "way").is_symlink() and (layer / "data" / "up").is_symlink()
     await client.snapshots.delete(snapshot.id)
     assert secret.read_text() == "of the host"
+
+
+async def test_a_tree_that_is_deeper_than_paths_are_long(client: AsyncClient, image_server: Server) -> None:
+    dig = "import os\nfor _ in range(3000): os.mkdir('a'); os.chdir('a')"
+    async with await AsyncSandbox.create("host", client=client) as source:
+        (await source.commands.run(["python3", "-c", dig], cwd="/tmp")).check()
+        with pytest.raises(RuntimeFailure, match="File name too long"):
+            await source.snapshot()
+        assert (await source.commands.run("echo goes on")).stdout == "goes on\n"
+    for item in (await client.snapshots.list(sandbox_id=source.id)).items:
+        await client.snapshots.delete(item.id)
+    for folder_ in ("sandboxes", "snapshots/tmp", "snapshots/layers"):
+        assert not list((image_server.data_dir / folder_).iterdir())
 
 
 def _osb(server: Server, *words: str) -> subprocess.CompletedProcess[str]:

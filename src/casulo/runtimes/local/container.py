@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from casulo import linux
+from casulo.images.removal import remove_tree
 from casulo.model.errors import Code, RuntimeFailure, TimedOut
 from casulo.runtimes.local import engines, gvisor, mounting, rootless
 from casulo.runtimes.local.bundle import Bundle
@@ -114,21 +114,6 @@ class Folder:
             return
         except OSError as error:
             raise RuntimeFailure(f"remove {error.filename}: {error.strerror}") from error
-
-
-def remove_tree(path: Path) -> None:
-    """Delete what a sandbox may have written to, closed folders too."""
-    if os.geteuid() != 0:
-        _open_folders(path)
-    shutil.rmtree(path)
-
-
-def _open_folders(path: Path) -> None:
-    """Make folders accessible to their owner: overlay's own and the sandbox's may be closed to all."""
-    for folder, names, _ in os.walk(path):
-        for child in (Path(folder) / name for name in names):
-            if not child.is_symlink():
-                child.chmod(0o700)
 
 
 @dataclass(frozen=True)

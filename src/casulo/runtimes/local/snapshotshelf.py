@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from casulo.images.removal import remove_tree
 from casulo.images.rooted import sync_file_system
-from casulo.images.shelf import remove_tree
 from casulo.model.errors import RuntimeFailure
 
 _FOLDERS = ("records", "layers", "holds", "tmp", "frozen")

@@ -22,12 +22,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from casulo import linux
+from casulo.images.removal import remove_tree
 from casulo.model.errors import Code, InvalidRequest, Unsupported
 from casulo.model.sandbox import Spec
 from casulo.model.volume import Claim, Volume
 from casulo.model.volumes import HOST_FEATURE, NAMED_FEATURE
 from casulo.runtimes.hostpaths import AllowedPaths, Place, opened
-from casulo.runtimes.local.container import remove_tree
 from casulo.runtimes.local.mounting import VolumeMount, mapping_problem
 
 _HALF_DONE = "."
