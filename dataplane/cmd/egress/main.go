@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+// Command egress enforces the network policies of all sandboxes of one server: it answers their
+// names, judges their connections and keeps the packet filter's rules. It runs beside the server,
+// lives longer than it, and what it has set up stays closed when it dies.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"casulo.dev/dataplane/internal/version"
+)
+
+const (
+	collectAtPercent = 50
+	softMemoryLimit  = 128 << 20
+)
+
+func main() {
+	file := flag.String("config", "", "file with the configuration, JSON")
+	showVersion := flag.Bool("version", false, "print the version and exit")
+	flag.Parse()
+	if *showVersion {
+		fmt.Println(version.Version)
+		return
+	}
+	log.SetFlags(log.LstdFlags | log.Lmicroseconds | log.LUTC)
+	if err := start(*file); err != nil {
+		log.Printf("event=failed error=%q", err)
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func start(file string) error {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var config Config
+	if err := json.Unmarshal(content, &config); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	debug.SetGCPercent(collectAtPercent)
+	debug.SetMemoryLimit(softMemoryLimit)
+	raiseFileLimit()
+	lock, err := claim(config.Lock)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	running, err := open(config)
+	if err != nil {
+		return err
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		<-stop
+		running.end(false)
+	}()
+	return running.serve()
+}
+
+// claim makes sure that one process at a time writes the table.
+func claim(path string) (*os.File, error) {
+	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, fmt.Errorf("another process serves these sandboxes: %w", err)
+	}
+	return lock, nil
+}
+
+func raiseFileLimit() {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
+		limit.Cur = limit.Max
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	}
+}
