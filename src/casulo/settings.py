@@ -27,6 +27,7 @@ from casulo.images.settings import ImagesSettings
 from casulo.model.draft import nearest
 from casulo.model.errors import CasuloError, Code, InvalidRequest
 from casulo.model.sandbox import MIN_TIMEOUT_SECONDS
+from casulo.network.egress.settings import EgressSettings
 from casulo.runtimes.docker.settings import DockerSettings
 from casulo.runtimes.local.settings import LocalSettings
 
@@ -130,6 +131,7 @@ class Settings(_Table):
     local: LocalSettings = LocalSettings()
     docker: DockerSettings = DockerSettings()
     images: ImagesSettings = ImagesSettings()
+    egress: EgressSettings = EgressSettings()
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
     audit: AuditSettings = AuditSettings()
@@ -176,6 +178,7 @@ class Settings(_Table):
             renew_intent=self.renew_intent,
             snapshot=self.snapshot,
             max_sandbox_timeout_seconds=self.server.max_sandbox_timeout_seconds,
+            default_policy=self.egress.default_policy,
         )
 
 

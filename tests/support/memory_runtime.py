@@ -16,7 +16,7 @@ from casulo.model.credentials import Credentials
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 from casulo.model.snapshot import snapshot_not_found
-from casulo.runtimes.base import Capabilities, ExitListener, Reality, Snapshots
+from casulo.runtimes.base import Capabilities, Egress, ExitListener, Reality, Snapshots
 
 
 @dataclass
@@ -53,6 +53,7 @@ class MemoryRuntime:
         self.may_snapshot = _open_gate()
         self.snapshot_error: Exception | None = None
         self.remove_error: Exception | None = None
+        self.egress: Egress | None = None
         self.may_provide = _open_gate()
         self.provided: list[tuple[str, Credentials | None]] = []
         self.provide_error: Exception | None = None

@@ -18,6 +18,7 @@ from casulo.api.measures import Measures
 from casulo.api.proxy.front import ProxyFront
 from casulo.api.record import Record
 from casulo.api.routes.context import Application
+from casulo.api.tokens import Tokens
 from casulo.api.webhooks import Webhooks
 from casulo.control.lifecycle import Lifecycle
 from casulo.settings import Settings
@@ -28,10 +29,11 @@ def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
 
     `settings.server.api_key` guards it; without one everybody may call.
     """
-    proxy = ProxyFront(settings.proxy, lifecycle)
     measures = Measures(lifecycle)
     webhooks = Webhooks(settings.webhooks, lifecycle.events)
     record = Record(measures, AuditLog(settings.data_dir / audit.FILE) if settings.audit.enabled else None)
+    tokens = Tokens(settings.data_dir)
+    proxy = ProxyFront(settings.proxy, lifecycle, tokens)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -47,7 +49,7 @@ def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
         redirect_slashes=False,
         lifespan=lifespan,
     )
-    app.state.application = Application(settings, lifecycle, measures)
+    app.state.application = Application(settings, lifecycle, measures, tokens)
     errors.install(app)
     app.include_router(openapi.documented_routes())
     app.include_router(openapi.versioned_routes(), include_in_schema=False)

@@ -14,24 +14,40 @@ from starlette.types import Scope
 
 from casulo.api.proxy.headers import value_of
 from casulo.api.proxy.route import TOKEN_HEADER
+from casulo.api.tokens import AUTH_HEADER
 from casulo.api.wire import Endpoint
-from casulo.model.sandbox import EXECD_PORT, Handle
+from casulo.model.sandbox import EGRESS_PORT, EXECD_PORT, Handle
 
 _RELAYED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 
 
 def endpoint_for(
-    scope: Scope, sandbox_id: str, port: int, handle: Handle, *, eip: str | None, proxied: bool
+    scope: Scope,
+    sandbox_id: str,
+    port: int,
+    handle: Handle,
+    *,
+    eip: str | None,
+    proxied: bool,
+    egress_token: str | None = None,
 ) -> Endpoint:
-    """The endpoint of `port` for whoever sent the request in `scope`."""
+    """The endpoint of `port` for whoever sent the request in `scope`.
+
+    With an `egress_token` the policy API answers at its port, which is this server for every caller.
+    """
     token = {TOKEN_HEADER: handle.token}
-    if not proxied and is_local(scope):
+    policies = port == EGRESS_PORT and egress_token is not None
+    if not proxied and not policies and is_local(scope):
         daemon = f"{_bracketed(handle.host)}:{handle.port}"
         return Endpoint(endpoint=daemon if port == EXECD_PORT else f"{daemon}/proxy/{port}", headers=token)
     return Endpoint(
         endpoint=f"{_public(scope, eip)}{_prefix(scope)}/sandboxes/{sandbox_id}/proxy/{port}",
-        headers=token if port == EXECD_PORT else None,
+        headers=token if port == EXECD_PORT else _egress_headers(egress_token) if policies else None,
     )
+
+
+def _egress_headers(token: str | None) -> dict[str, str] | None:
+    return None if token is None else {AUTH_HEADER: token}
 
 
 def is_local(scope: Scope) -> bool:

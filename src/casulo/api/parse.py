@@ -13,6 +13,7 @@ from casulo.api.wire_volumes import volumes_of
 from casulo.model.credentials import Credentials
 from casulo.model.draft import Draft
 from casulo.model.errors import Code, InvalidRequest, Unsupported
+from casulo.model.policywire import parse_policy
 from casulo.model.sandbox import Hook, Platform
 from casulo.model.snapshot import SnapshotState
 from casulo.model.states import State
@@ -32,12 +33,6 @@ _REFUSED: list[tuple[Callable[[CreateSandboxRequest], object], str, str, str]] =
         Code.UNSUPPORTED_POOL_REF,
         "extensions.poolRef: this server keeps no sandbox pools",
         "leave poolRef out; creating a sandbox is fast",
-    ),
-    (
-        lambda r: r.networkPolicy is not None,
-        Code.NOT_SUPPORTED,
-        "networkPolicy: this server cannot enforce a policy per sandbox",
-        "leave it out; [local] outbound = false closes the network of all sandboxes",
     ),
     (
         lambda r: r.credentialProxy and r.credentialProxy.enabled,
@@ -74,6 +69,7 @@ def draft_of(request: CreateSandboxRequest) -> Draft:
         periodic=_periodic(request.lifecycle),
         volumes=volumes_of(request.volumes),
         credentials=_credentials(request.image),
+        network_policy=None if request.networkPolicy is None else parse_policy(request.networkPolicy),
     )
 
 

@@ -103,6 +103,7 @@ async def _lifecycle(settings: Settings) -> AsyncIterator[Lifecycle]:
 
 def _factories(settings: Settings) -> dict[str, registry.Factory]:
     def local() -> Runtime:
+        from casulo.runtimes.local.egress import local_egress
         from casulo.runtimes.local.runtime import LocalRuntime  # needs Linux; other runtimes do not
 
         return LocalRuntime(
@@ -111,6 +112,7 @@ def _factories(settings: Settings) -> dict[str, registry.Factory]:
             settings.sandbox.start_timeout_seconds,
             settings.images,
             settings.storage.allowed_host_paths,
+            local_egress(settings.egress, settings.data_dir),
         )
 
     def docker() -> Runtime:

@@ -4,16 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from casulo.control.keys import Keys
 from casulo.control.lifecycle import Lifecycle
+from casulo.control.policies import Policies, Status
 from casulo.control.snapshots import Snapshots
 from casulo.model.draft import Draft
 from casulo.model.errors import sandbox_not_found
 from casulo.model.keys import Caller, Scope
+from casulo.model.policy import NetworkPolicy, Rule
 from casulo.model.sandbox import Handle, Sandbox
 from casulo.model.snapshot import Snapshot, snapshot_not_found
 from casulo.runtimes.registry import Registry
@@ -37,6 +40,11 @@ class Access:
     def snapshots(self) -> SnapshotAccess:
         """The same for snapshots."""
         return SnapshotAccess(self, self._lifecycle.snapshots)
+
+    @property
+    def policies(self) -> PolicyAccess:
+        """The same for network policies."""
+        return PolicyAccess(self, self._lifecycle.policies)
 
     @property
     def keys(self) -> Keys:
@@ -106,6 +114,54 @@ class Access:
             raise sandbox_not_found(sandbox_id)
         self.caller.require(scope)
         return sandbox
+
+
+class PolicyAccess:
+    """`control.Policies` in the same way: reading needs READ, whatever changes something CREATE."""
+
+    def __init__(self, access: Access, policies: Policies) -> None:
+        self._access = access
+        self._policies = policies
+
+    async def get(self, sandbox_id: str) -> Status:
+        """What holds."""
+        await self._access.reach(sandbox_id, Scope.READ)
+        return await self._policies.get(sandbox_id)
+
+    async def replace(self, sandbox_id: str, policy: NetworkPolicy) -> Status:
+        """Put the sandbox under `policy`."""
+        await self._access.reach(sandbox_id, Scope.CREATE)
+        return await self._policies.replace(sandbox_id, policy)
+
+    async def merge(self, sandbox_id: str, rules: Sequence[Rule]) -> Status:
+        """Put `rules` before those that they do not override."""
+        await self._access.reach(sandbox_id, Scope.CREATE)
+        return await self._policies.merge(sandbox_id, rules)
+
+    async def remove(self, sandbox_id: str, targets: Sequence[str]) -> Status:
+        """Take the rules on some targets out."""
+        await self._access.reach(sandbox_id, Scope.CREATE)
+        return await self._policies.remove(sandbox_id, targets)
+
+    async def seen(self, sandbox_id: str) -> list[dict[str, Any]]:
+        """The destinations that were allowed."""
+        await self._access.reach(sandbox_id, Scope.READ)
+        return await self._policies.seen(sandbox_id)
+
+    async def test(self, sandbox_id: str, url: str, method: str) -> dict[str, Any]:
+        """What would become of a request."""
+        await self._access.reach(sandbox_id, Scope.READ)
+        return await self._policies.test(sandbox_id, url, method)
+
+    async def log(self, sandbox_id: str, *, follow: bool) -> AsyncIterator[bytes]:
+        """Lines of the audit log about the sandbox."""
+        await self._access.reach(sandbox_id, Scope.READ)
+        return await self._policies.log(sandbox_id, follow=follow)
+
+    async def supported(self, sandbox_id: str) -> bool:
+        """Whether the sandbox's runtime enforces policies."""
+        await self._access.reach(sandbox_id, Scope.READ)
+        return await self._policies.supported(sandbox_id)
 
 
 class SnapshotAccess:

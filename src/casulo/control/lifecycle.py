@@ -16,6 +16,7 @@ from casulo.control.events import Events, Kind
 from casulo.control.expiry import Expiry
 from casulo.control.keys import Keys
 from casulo.control.pauses import Pauses
+from casulo.control.policies import Policies
 from casulo.control.reconcile import Reconciler
 from casulo.control.renewals import Renewals
 from casulo.control.settings import ControlSettings
@@ -54,6 +55,7 @@ class Lifecycle:
         self._stops = Stops(self._context)
         self._starts = Starts(self._context, self._stops)
         self._pauses = Pauses(self._context)
+        self.policies = Policies(self._context)
         self._reconciler = Reconciler(self._context, self._starts, self._stops)
         self.snapshots = Snapshots(self._context)
         chores = (self._stops.retry, self._reconciler.look_again, self.snapshots.retry)

@@ -93,6 +93,8 @@ class Reconciler:
             raise ValueError(f"sandbox {sandbox.id} is {sandbox.status.state} without a handle")
         async with asyncio.timeout(_INSPECT_SECONDS), self._context.locks.hold(sandbox.id):
             reality = await runtime.inspect(sandbox.id, sandbox.handle)
+            if reality.alive and runtime.egress and sandbox.spec.network_policy:
+                await runtime.egress.apply(sandbox.id, sandbox.spec.network_policy)
             now = self._context.now()
             await self._context.store.update(sandbox.id, lambda found: settled(found, reality, now))
 

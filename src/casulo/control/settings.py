@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from casulo.control.hostroom import Room
 from casulo.model import quantities
 from casulo.model.draft import Defaults
+from casulo.model.policy import NetworkPolicy
 
 
 class SandboxSettings(BaseModel):
@@ -112,8 +114,10 @@ class ControlSettings(BaseModel):
     renew_intent: RenewIntentSettings = RenewIntentSettings()
     snapshot: SnapshotSettings = SnapshotSettings()
     max_sandbox_timeout_seconds: int | None = None
+    default_policy: NetworkPolicy | None = None
 
     @property
     def defaults(self) -> Defaults:
         """What a draft gets when it does not say."""
-        return self.sandbox.defaults(self.max_sandbox_timeout_seconds)
+        made = self.sandbox.defaults(self.max_sandbox_timeout_seconds)
+        return replace(made, network_policy=self.default_policy)

@@ -44,6 +44,11 @@ def statx_library(architecture: str) -> Path | None:
     return path if path.is_file() else None
 
 
+def egress_binary(architecture: str) -> Path:
+    """Where the program that enforces network policies is, if it was built."""
+    return _FOLDER / f"egress-linux-{architecture}"
+
+
 def install(store: Path, architecture: str) -> Path:
     """A copy of the daemon below `store` that stays what it is while this server runs.
 

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from casulo.model import labels, quantities, volumes
 from casulo.model.credentials import Credentials
 from casulo.model.errors import Code, InvalidRequest, Unsupported
+from casulo.model.policy import EGRESS_FEATURE, NetworkPolicy
 from casulo.model.sandbox import (
     DEFAULT_ENTRYPOINT,
     MIN_TIMEOUT_SECONDS,
@@ -74,6 +75,7 @@ class Draft:
     volumes: tuple[Volume, ...] = ()
     credentials: Credentials | None = None
     snapshot_id: str | None = None
+    network_policy: NetworkPolicy | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Defaults:
     pids: int = 512
     shm: str = "256Mi"
     max_timeout_seconds: int | None = None
+    network_policy: NetworkPolicy | None = None
 
 
 def complete(
@@ -105,6 +108,7 @@ def complete(
     _check_timeout(draft.timeout_seconds, defaults.max_timeout_seconds)
     _check_declared(draft.resource_limits, features, missing or {})
     volumes.check(draft.volumes, features, missing)
+    policy = _policy(draft, defaults, features, missing or {})
     return Spec(
         image=_image(draft.image),
         entrypoint=_entrypoint(draft),
@@ -119,6 +123,7 @@ def complete(
         periodic=draft.periodic,
         volumes=draft.volumes,
         snapshot_id=draft.snapshot_id,
+        network_policy=policy,
     )
 
 
@@ -277,6 +282,20 @@ def _check_sessions(
             code=Code.NOT_SUPPORTED,
             hint="leave the extension out, and use one sandbox per session",
         )
+
+
+def _policy(
+    draft: Draft, defaults: Defaults, features: Collection[str], missing: Mapping[str, str]
+) -> NetworkPolicy | None:
+    """The policy that was asked for, else the server's; a runtime that cannot enforce it is refused."""
+    policy = draft.network_policy if draft.network_policy is not None else defaults.network_policy
+    if policy is not None and EGRESS_FEATURE not in features:
+        raise Unsupported(
+            "networkPolicy: the runtime of this sandbox cannot enforce a policy",
+            code=Code.NOT_SUPPORTED,
+            hint=missing.get(EGRESS_FEATURE, "leave it out, or choose another runtime"),
+        )
+    return policy
 
 
 def _check_timeout(seconds: int | None, limit: int | None) -> None:

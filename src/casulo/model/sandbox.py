@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from casulo.model.policy import NetworkPolicy
 from casulo.model.states import Status
 from casulo.model.volume import Volume
 
@@ -61,11 +62,12 @@ class Hook:
 
 @dataclass(frozen=True)
 class Spec:
-    """What the caller asked for, completed with defaults; immutable but for `metadata`.
+    """What the caller asked for, completed with defaults. Of it, only the policy changes later.
 
     `resource_limits` is the caller's own text, kept to be echoed; `resources` is its meaning.
     `entrypoint` is empty when the image decides. The entrypoint is not started when `pre_start` fails.
     With `snapshot_id` the files are those of the snapshot, and `image` only says what it came from.
+    Without `network_policy` public addresses are reached freely.
     """
 
     image: str
@@ -81,6 +83,7 @@ class Spec:
     periodic: tuple[Hook, ...] = ()
     volumes: tuple[Volume, ...] = ()
     snapshot_id: str | None = None
+    network_policy: NetworkPolicy | None = None
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ def restored(draft: Draft, snapshot: Snapshot) -> Draft:
     """The request for a sandbox with the snapshot's files, completed by what it was taken of.
 
     Files fit the image below them, the runtime that keeps them, and what its source was asked to be:
-    a request may repeat these and not change them. Everything else is the request's own.
+    a request may repeat these and not change them. The network
+    policy goes on unless the request brings another. Everything else is the request's own.
     """
     _require_ready(snapshot)
     source = snapshot.spec
@@ -114,6 +115,7 @@ def restored(draft: Draft, snapshot: Snapshot) -> Draft:
         platform=platform,
         isolation=isolation,
         extensions={**draft.extensions, **told},
+        network_policy=source.network_policy if draft.network_policy is None else draft.network_policy,
     )
 
 

@@ -34,6 +34,9 @@ CLOSED = [
 ]
 """IPv4 networks that are not public: RFC 6890 special-purpose ones, multicast and reserved."""
 
+JUDGED, JUDGED_MASK = 0xCA500000, 0xFFF00000
+"""Marks of connections that the egress process's rules have judged; the low bits are theirs."""
+
 ANY_SANDBOX = "csl"
 """Interface names of all Casulo servers start so; it keeps the sandboxes of two servers apart."""
 
@@ -47,6 +50,8 @@ class Filter:
     network: IPv4Network
     resolvers: tuple[IPv4Address, ...]
     outbound: bool
+    policed: tuple[str, ...] = ()
+    """Interfaces of sandboxes under a policy: they go the direct way only where that was judged."""
 
     def text(self) -> str:
         """The table in nft's language; loading it replaces an earlier one atomically."""
@@ -56,9 +61,11 @@ delete table inet {self.table}
 table inet {self.table} {{
   set closed {{ type ipv4_addr; flags interval; elements = {{ {", ".join(CLOSED)} }} }}
   {self._resolver_set()}
+  set policed {{ type ifname; {self._policed()}}}
   chain input {{
     type filter hook input priority filter; policy accept;
     iifname "{self.prefix}*" ct state established,related accept
+    iifname @policed ct mark & {JUDGED_MASK:#x} == {JUDGED:#x} accept
     iifname "{self.prefix}*" drop
   }}
   chain forward {{
@@ -72,9 +79,14 @@ table inet {self.table} {{
     meta nfproto ipv6 drop
     ct state invalid drop
     oifname "{ANY_SANDBOX}*" drop
+    iifname @policed goto from_policed
     {self._resolver_rule()}
     ip daddr @closed reject with icmpx admin-prohibited
     {"accept" if self.outbound else "reject with icmpx admin-prohibited"}
+  }}
+  chain from_policed {{
+    ct mark & {JUDGED_MASK:#x} == {JUDGED:#x} accept
+    reject with icmpx admin-prohibited
   }}
   chain postrouting {{
     type nat hook postrouting priority srcnat; policy accept;
@@ -82,6 +94,10 @@ table inet {self.table} {{
   }}
 }}
 """
+
+    def _policed(self) -> str:
+        listed = ", ".join(f'"{name}"' for name in self.policed)
+        return f"elements = {{ {listed} }} " if listed else ""
 
     def _resolver_set(self) -> str:
         if not self.resolvers:

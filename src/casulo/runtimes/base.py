@@ -12,11 +12,12 @@ Optional abilities are objects that a runtime *offers*; an ability that it lacks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from casulo.model.credentials import Credentials
+from casulo.model.policy import NetworkPolicy
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 
 
@@ -104,6 +105,28 @@ class KeepsOutput(Protocol):
         """The last `lines` lines of it; empty when there is none, or no such sandbox."""
 
 
+class Egress(Protocol):
+    """Enforcing network policies. `create` puts a sandbox under `spec.network_policy` by itself."""
+
+    async def apply(self, sandbox_id: str, policy: NetworkPolicy) -> None:
+        """Put a live sandbox under another policy, atomically; an error leaves the one before.
+
+        Nothing happens when the policy is the one that holds already.
+        """
+
+    async def state(self, sandbox_id: str) -> dict[str, Any]:
+        """Counts and the last failure. NotFound for a sandbox without a policy."""
+
+    async def seen(self, sandbox_id: str) -> list[dict[str, Any]]:
+        """The destinations that it was allowed to reach, with counts."""
+
+    async def test(self, sandbox_id: str, url: str, method: str) -> dict[str, Any]:
+        """What would become of a request, and which rule decides."""
+
+    def log(self, sandbox_id: str, *, follow: bool) -> AsyncIterator[bytes]:
+        """Lines of the audit log; with `follow` also those to come. Empty lines say that it goes on."""
+
+
 class Runtime(Protocol):
     """One way to run sandboxes. `control` owns it: opens it once, calls it, closes it."""
 
@@ -112,6 +135,10 @@ class Runtime(Protocol):
     @property
     def snapshots(self) -> Snapshots | None:
         """The ability to take snapshots, if there is one."""
+
+    @property
+    def egress(self) -> Egress | None:
+        """The ability to enforce network policies, if there is one."""
 
     @property
     def pause(self) -> Pause | None:

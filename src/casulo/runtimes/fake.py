@@ -28,7 +28,7 @@ from casulo.model.draft import HOST_IMAGE
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Exit, Handle, Isolation, Spec
 from casulo.runtimes import bootchannel, endings, processtree
-from casulo.runtimes.base import Capabilities, ExitListener, Reality, Snapshots
+from casulo.runtimes.base import Capabilities, Egress, ExitListener, Reality, Snapshots
 from casulo.runtimes.fakesnapshots import FakeSnapshots, to_its_end
 from casulo.runtimes.local import watch
 from casulo.runtimes.local.stopping import read_exit
@@ -50,6 +50,7 @@ class FakeRuntime:
         self.pause: FakePause | None = FakePause()
         self._kept = FakeSnapshots(data / "fake-snapshots", lambda name: Folder(self._folders / name).home)
         self.snapshots: Snapshots | None = self._kept
+        self.egress: Egress | None = None
 
     @property
     def capabilities(self) -> Capabilities:

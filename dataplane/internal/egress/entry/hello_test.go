@@ -83,7 +83,7 @@ func FuzzHello(f *testing.F) {
 
 func TestClassify(t *testing.T) {
 	for head, want := range map[string]kind{
-		"": undecided, "\x16": undecided, "\x16\x03\x01": speaksTLS, "\x16\x02": speaksOther,
+		"": undecided, "\x16": speaksTLS, "\x16\x03\x01": speaksTLS, "hi": undecided, "a b\n": speaksOther,
 		"GET / HTTP/1.1\r\n": speaksHTTP, "GET / HT": undecided, "G": undecided, "PRI * HTTP/2.0\r\n": speaksHTTP,
 		"SSH-2.0-x\r\n": speaksOther, "EHLO me\r\n": speaksOther, "\x00\x00\x00\x08": speaksOther, "get / HTTP/1.1\n": speaksHTTP,
 	} {

@@ -26,13 +26,7 @@ func classify(head []byte) kind {
 		return undecided
 	}
 	if head[0] == recordHandshake {
-		if len(head) < 2 {
-			return undecided
-		}
-		if head[1] == 3 {
-			return speaksTLS
-		}
-		return speaksOther
+		return speaksTLS // or nonsense, which will be found out
 	}
 	return classifyText(head)
 }

@@ -42,31 +42,46 @@ func (c *connection) move(to, from *net.TCPConn, count *int64) {
 	_ = to.CloseWrite()
 }
 
-// passLate is for protocols in which the server speaks first. What the client says first is still
-// looked at: a name that is told must be an allowed one, however late.
+// passLate is for protocols that tell no name at once. What the client says is passed on while it is
+// looked at: a name that turns up must be an allowed one, however late, and a request for a page is
+// cut off before it is complete.
 func (c *connection) passLate() {
 	var both sync.WaitGroup
 	both.Go(func() { c.move(c.client, c.upstream, &c.down) })
 	defer both.Wait()
+	sent := 0
 	told := classify(c.head)
-	for told == undecided && c.more() == nil {
-		told = classify(c.head)
+	for told == undecided {
+		if c.more() != nil {
+			break
+		}
+		if told = classify(c.head); told == undecided && !c.forward(&sent) {
+			return
+		}
 	}
 	if decided := c.judgeLate(told); !decided.Allow {
 		c.note("tcp", decided)
 		c.End()
 		return
 	}
-	if len(c.head) > 0 {
-		if _, err := c.upstream.Write(c.head); err != nil {
+	if c.forward(&sent) {
+		c.move(c.upstream, c.client, &c.up)
+	}
+}
+
+// forward passes on what of the head was not passed on yet.
+func (c *connection) forward(sent *int) bool {
+	if *sent < len(c.head) {
+		if _, err := c.upstream.Write(c.head[*sent:]); err != nil {
 			c.End()
-			return
+			return false
 		}
 		c.mu.Lock()
-		c.up += int64(len(c.head))
+		c.up += int64(len(c.head) - *sent)
 		c.mu.Unlock()
+		*sent = len(c.head)
 	}
-	c.move(c.upstream, c.client, &c.up)
+	return true
 }
 
 func (c *connection) judgeLate(told kind) policy.Decision {
@@ -77,10 +92,7 @@ func (c *connection) judgeLate(told kind) policy.Decision {
 			return policy.Decision{Rule: -1, By: "TLS", Reason: err.Error()}
 		}
 		return c.judgeHello(hello)
-	case speaksHTTP, undecided:
-		if len(c.head) == 0 { // the client has nothing to say
-			break
-		}
+	case speaksHTTP:
 		if c.box.Policy().Default == policy.Deny || c.box.Policy().DeniesNames() {
 			return policy.Decision{Rule: -1, By: "HTTP", Reason: "the request came too late to be looked at"}
 		}

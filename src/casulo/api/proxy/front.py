@@ -11,17 +11,21 @@ from casulo.api.proxy.headers import value_of
 from casulo.api.proxy.http import HttpProxy
 from casulo.api.proxy.pool import Pool
 from casulo.api.proxy.route import Route, Target, check_port, route_to
+from casulo.api.sidecar import Sidecar
+from casulo.api.tokens import Tokens
 from casulo.control.access import Access
 from casulo.control.lifecycle import Lifecycle
 from casulo.model.errors import CasuloError
 from casulo.model.keys import Caller
+from casulo.model.sandbox import EGRESS_PORT
 from casulo.settings import ProxySettings
 
 
 class ProxyFront:
     """One per server."""
 
-    def __init__(self, settings: ProxySettings, lifecycle: Lifecycle) -> None:
+    def __init__(self, settings: ProxySettings, lifecycle: Lifecycle, tokens: Tokens) -> None:
+        self._sidecar = Sidecar(tokens)
         self._limit = settings.request_timeout_seconds
         self._lifecycle = lifecycle
         self._pool = Pool(limit=settings.max_connections, connect_timeout=settings.connect_timeout_seconds)
@@ -33,6 +37,10 @@ class ProxyFront:
 
     async def http(self, target: Target, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request. Raises typed errors as long as nothing was answered."""
+        policies = Access(self._lifecycle, caller).policies
+        if target.port == EGRESS_PORT and await policies.supported(target.sandbox_id):
+            await self._sidecar(policies, target.sandbox_id, target.rest, scope, receive, send)
+            return
         await self._http.forward(scope, receive, send, await self._find(target, caller, scope))
 
     async def websocket(

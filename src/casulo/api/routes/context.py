@@ -10,6 +10,7 @@ from fastapi import Request
 
 from casulo.api.auth import caller_of
 from casulo.api.measures import Measures
+from casulo.api.tokens import Tokens
 from casulo.control.access import Access
 from casulo.control.lifecycle import Lifecycle
 from casulo.settings import Settings
@@ -22,6 +23,7 @@ class Application:
     settings: Settings
     lifecycle: Lifecycle
     measures: Measures
+    tokens: Tokens
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,11 @@ class Context:
     settings: Settings
     lifecycle: Access
     measures: Measures
+    tokens: Tokens
 
 
 def context(request: Request) -> Context:
     """What the sender of `request` may use."""
     found: Application = request.app.state.application
-    return Context(found.settings, Access(found.lifecycle, caller_of(request.scope)), found.measures)
+    access = Access(found.lifecycle, caller_of(request.scope))
+    return Context(found.settings, access, found.measures, found.tokens)

@@ -24,8 +24,6 @@ _POOLS = [
     ("PUT", "/pools/{name}"),
     ("DELETE", "/pools/{name}"),
 ]
-_POLICY = "/sandboxes/{sandbox_id}/networkpolicy"
-_POLICIES = [(method, _POLICY) for method in ("GET", "PUT", "PATCH", "DELETE")]
 
 
 async def templates() -> None:
@@ -46,15 +44,6 @@ async def pools() -> None:
     )
 
 
-async def network_policy() -> None:
-    """Network policies are not supported."""
-    raise Unsupported(
-        "this server cannot enforce a network policy per sandbox",
-        code=Code.NETWORK_POLICY_NOT_SUPPORTED,
-        hint="[local] outbound = false closes the network of all sandboxes",
-    )
-
-
 def _operation_id(method: str, path: str) -> str:
     return "_".join([method.lower(), *(part.strip("{}") for part in path.strip("/").split("/"))])
 
@@ -62,7 +51,6 @@ def _operation_id(method: str, path: str) -> str:
 for _endpoint, _routes in (
     (templates, _TEMPLATES),
     (pools, _POOLS),
-    (network_policy, _POLICIES),
 ):
     for _method, _path in _routes:
         router.add_api_route(

@@ -17,6 +17,7 @@ _ERRORS = {
     403: "The key may not do this, or not this much.",
     404: "There is no such object (any more).",
     409: "The object is in a state that forbids this.",
+    413: "The policy has too many rules.",
     500: "The server or the runtime failed.",
     501: "This version of the server cannot do this.",
     503: "Not now; the same request may succeed later.",

@@ -15,7 +15,7 @@ from casulo.api.routes import respond
 from casulo.api.routes.context import context
 from casulo.api.routes.create import create_or_cancel
 from casulo.model.errors import Code, InvalidRequest, Unsupported
-from casulo.model.sandbox import EXECD_PORT, Handle
+from casulo.model.sandbox import EGRESS_PORT, EXECD_PORT, Handle
 from casulo.store.query import Page
 from casulo.store.query import Query as StoreQuery
 
@@ -40,7 +40,7 @@ async def create_sandbox(
     """
     state = context(request)
     sandbox = await create_or_cancel(state.lifecycle, request, draft_of(body), idempotency_key)
-    endpoint = _endpoint(request, sandbox.id, EXECD_PORT, sandbox.handle) if sandbox.handle else None
+    endpoint = _daemon(request, sandbox.id, sandbox.handle) if sandbox.handle else None
     location = {"Location": f"/v1/sandboxes/{sandbox.id}"}
     return respond.model(wire.create_response(sandbox, endpoint), 202, location)
 
@@ -138,15 +138,24 @@ async def get_endpoint(
     number = port_of(port)
     if expires is not None:
         raise _no_signed_endpoints(expires, use_server_proxy)
-    handle = await context(request).lifecycle.endpoint(sandbox_id, number)
-    return respond.model(_endpoint(request, sandbox_id, number, handle, proxied=use_server_proxy))
+    state = context(request)
+    handle = await state.lifecycle.endpoint(sandbox_id, number)
+    policies = number == EGRESS_PORT and await state.lifecycle.policies.supported(sandbox_id)
+    found = endpoint_for(
+        request.scope,
+        sandbox_id,
+        number,
+        handle,
+        eip=state.settings.server.eip,
+        proxied=use_server_proxy,
+        egress_token=state.tokens.of(sandbox_id) if policies else None,
+    )
+    return respond.model(found)
 
 
-def _endpoint(
-    request: Request, sandbox_id: str, port: int, handle: Handle, *, proxied: bool = False
-) -> wire.Endpoint:
+def _daemon(request: Request, sandbox_id: str, handle: Handle) -> wire.Endpoint:
     eip = context(request).settings.server.eip
-    return endpoint_for(request.scope, sandbox_id, port, handle, eip=eip, proxied=proxied)
+    return endpoint_for(request.scope, sandbox_id, EXECD_PORT, handle, eip=eip, proxied=False)
 
 
 def _no_signed_endpoints(expires: int, use_server_proxy: bool) -> InvalidRequest:

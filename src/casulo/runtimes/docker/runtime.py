@@ -26,7 +26,7 @@ from casulo.model.draft import HOST_IMAGE, ISOLATED_SESSIONS_FEATURE
 from casulo.model.errors import CasuloError, Code, NotFound, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 from casulo.runtimes import bootchannel, endings
-from casulo.runtimes.base import Capabilities, ExitListener, Reality
+from casulo.runtimes.base import Capabilities, Egress, ExitListener, Reality
 from casulo.runtimes.docker import attach, choice, ends, program
 from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained, to_its_end
 from casulo.runtimes.docker.images import EngineImage, Images, named
@@ -61,6 +61,7 @@ class DockerRuntime:
         self._images = Images(self._engine, images)
         self._limits_disk = False
         self._paths = AllowedPaths(allowed_host_paths, closed=(data, Path("/run/casulo")))
+        self.egress: Egress | None = None
         self.pause: DockerPause | None = None
         self.snapshots: DockerSnapshots | None = None
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from casulo.model.draft import ISOLATED_SESSIONS_FEATURE
+from casulo.model.policy import EGRESS_FEATURE
 from casulo.model.sandbox import Isolation
 from casulo.runtimes.base import Ability, Capabilities
 from casulo.runtimes.local.host import Host
 
+_NO_NETWORK = "a server that is not run by root gives its sandboxes no network"
 COMMON = frozenset({"pause", "snapshot", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"})
 _NOWHERE = {
     "limits.disk": "this runtime has no quota on what a sandbox writes to its disk",
@@ -25,6 +27,10 @@ def of_host(
 ) -> Capabilities:
     """The abilities of the isolations that this host has; `features` are those of all of them."""
     everywhere, nowhere = COMMON | set(features), {**_NOWHERE, **missing_here}
+    if host.rootless:
+        nowhere[EGRESS_FEATURE] = _NO_NETWORK
+    else:
+        everywhere |= {EGRESS_FEATURE}
     own = {Isolation.CONTAINER: _container(host, everywhere, nowhere)}
     missing = dict(own[Isolation.CONTAINER].missing)
     if host.gvisor:

@@ -74,6 +74,11 @@ class Folder:
         return self.path / "slot"
 
     @property
+    def policy(self) -> Path:
+        """The network policy, for a server that starts after this one; absent without a policy."""
+        return self.path / "policy.json"
+
+    @property
     def socket(self) -> Path:
         """Where the daemon listens when the sandbox has no network of its own."""
         return self.path / "socket" / "execd"

@@ -16,7 +16,6 @@ $XDG_RUNTIME_DIR or the data directory, and there are no namespaces to keep in i
 
 from __future__ import annotations
 
-import hashlib
 import os
 import resource
 import shutil
@@ -30,6 +29,7 @@ from casulo import linux
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Isolation
 from casulo.network.filter import ANY_SANDBOX
+from casulo.network.instance import instance_of
 from casulo.runtimes.local import cgroups, engines, gvisor, rootless
 from casulo.runtimes.local.bundle import ID_RANGE
 from casulo.runtimes.local.engines import Engine
@@ -98,11 +98,6 @@ class Host:
     def group(self, sandbox_id: str) -> cgroups.Group:
         """The control groups of a sandbox."""
         return cgroups.Group(self.layout, f"{self.cgroup_parent}/{sandbox_id}")
-
-
-def instance_of(data: Path) -> str:
-    """Six hex digits that name the server with this data directory."""
-    return hashlib.sha256(os.fsencode(data.resolve())).hexdigest()[:6]
 
 
 def prepare(settings: LocalSettings, data: Path) -> Host:

@@ -11,16 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from casulo.model.errors import Code, RuntimeFailure
+from casulo.model.errors import CasuloError, Code, RuntimeFailure
+from casulo.model.policy import NetworkPolicy
+from casulo.model.policywire import parse_policy, wire
 from casulo.model.sandbox import EXECD_PORT
 from casulo.network import connections
 from casulo.network import filter as packet_filter
+from casulo.network.egress.egress import Attached, Egress
 from casulo.network.forward import Forward
-from casulo.network.slots import Plan, Slots
+from casulo.network.instance import table_of
+from casulo.network.slots import Plan, Slots, interfaces
 from casulo.runtimes.local.bundle import Bind
 from casulo.runtimes.local.container import Folder
 from casulo.runtimes.local.host import Host
@@ -37,6 +43,8 @@ class Attachment:
     listen: str
     address: str
     binds: tuple[Bind, ...] = ()
+    resolver: str | None = None
+    """The name server to use; None leaves the host's."""
 
 
 class Network(Protocol):
@@ -54,8 +62,11 @@ class Network(Protocol):
     def prepare(self) -> None:
         """Make one more connection ready."""
 
-    def attach(self, folder: Folder) -> Attachment:
-        """Connect the sandbox of `folder`."""
+    def attach(self, folder: Folder, policy: NetworkPolicy | None) -> Attachment:
+        """Connect the sandbox of `folder`, under `policy` from its first packet."""
+
+    def police(self, folder: Folder, policy: NetworkPolicy) -> None:
+        """Put a connected sandbox under another policy; on an error the one before stays."""
 
     async def publish(self, folder: Folder, port: int | None) -> tuple[str, int]:
         """Host and port at which the server and its local clients reach the daemon.
@@ -79,13 +90,14 @@ class Network(Protocol):
 class RoutedNetwork:
     """Slots behind the packet filter."""
 
-    def __init__(self, settings: LocalSettings, host: Host) -> None:
+    def __init__(self, settings: LocalSettings, host: Host, egress: Egress) -> None:
+        self._egress = egress
         self.spare_wanted = settings.slots
         self._settings = settings
         lock = host.run.parent / "slots.lock"
         self._slots = Slots(Plan(settings.network, host.interface_prefix, host.run / "netns", lock))
         self._filter = packet_filter.Filter(
-            table=f"casulo_{host.instance}",
+            table=table_of(host.instance),
             prefix=host.interface_prefix,
             network=settings.network,
             resolvers=packet_filter.host_resolvers(),
@@ -99,20 +111,52 @@ class RoutedNetwork:
 
     def open(self, folders: list[Folder]) -> None:
         """Load the filter before anything that it guards exists."""
-        self._filter.apply()
+        policed = [found for folder in folders if (found := self._policed(folder))]
+        dataclasses.replace(self._filter, policed=tuple(each.interface for each in policed)).apply()
         if self._settings.outbound:
             packet_filter.allow_forwarding()
         self._slots.restore({i for f in folders if (i := slot_of(f)) is not None})
+        self._egress.restore(policed)
+
+    def _policed(self, folder: Folder) -> Attached | None:
+        """The policy of an earlier server's sandbox; everything is denied where it cannot be read."""
+        index = slot_of(folder)
+        if index is None or not folder.policy.exists():
+            return None
+        slot = self._slots.at(index)
+        if slot.interface not in interfaces(slot.interface):
+            return None  # its processes are gone, and its namespace with them
+        return Attached(folder.path.name, slot.interface, str(slot.address), _read(folder.policy))
 
     def prepare(self) -> None:
         """Make one more slot."""
         self._slots.prepare()
 
-    def attach(self, folder: Folder) -> Attachment:
+    def attach(self, folder: Folder, policy: NetworkPolicy | None) -> Attachment:
         """Take a slot; its number is written down before it is used."""
         slot = self._slots.take()
         folder.slot.write_text(str(slot.index))
-        return Attachment(slot.namespace, f"tcp://0.0.0.0:{EXECD_PORT}", str(slot.address))
+        resolver = None
+        if policy is not None:
+            self.police(folder, policy)
+            resolver = str(slot.gateway)
+        listen = f"tcp://0.0.0.0:{EXECD_PORT}"
+        return Attachment(slot.namespace, listen, str(slot.address), resolver=resolver)
+
+    def police(self, folder: Folder, policy: NetworkPolicy) -> None:
+        """Written down first, so that a server that starts after a crash closes the same sandboxes."""
+        index = slot_of(folder)
+        if index is None:
+            raise RuntimeFailure(f"{folder.path} has no network slot", code=Code.NETWORK_POLICY_FAILED)
+        slot = self._slots.at(index)
+        held = self._egress.held(folder.path.name)
+        _write(folder.policy, policy)
+        try:
+            self._egress.put(Attached(folder.path.name, slot.interface, str(slot.address), policy))
+        except BaseException:
+            if held is not None:
+                _write(folder.policy, held.policy)
+            raise
 
     async def publish(self, folder: Folder, port: int | None) -> tuple[str, int]:
         """The slot's own address: the host routes to it."""
@@ -129,6 +173,7 @@ class RoutedNetwork:
 
     def detach(self, folder: Folder) -> None:
         """Release the slot."""
+        self._egress.drop(folder.path.name)
         index = slot_of(folder)
         if index is not None:
             self._slots.release(index)
@@ -139,6 +184,7 @@ class RoutedNetwork:
     def close(self, last: bool) -> None:
         """Remove spare slots and, with the last sandbox gone, the filter."""
         self._slots.close()
+        self._egress.close(last)
         if last:
             self._filter.remove()
 
@@ -158,11 +204,15 @@ class SocketNetwork:
     def prepare(self) -> None:
         """Nothing can be made ahead."""
 
-    def attach(self, folder: Folder) -> Attachment:
+    def attach(self, folder: Folder, policy: NetworkPolicy | None) -> Attachment:
         """Make the folder in which the daemon will listen."""
         folder.socket.parent.mkdir(mode=0o700)
         bind = Bind(folder.socket.parent, SOCKET_FOLDER, writable=True)
         return Attachment(None, f"unix://{SOCKET_FOLDER}/{folder.socket.name}", "127.0.0.1", (bind,))
+
+    def police(self, folder: Folder, policy: NetworkPolicy) -> None:
+        """There is no network that a policy could be about."""
+        raise RuntimeFailure("this sandbox has no network", code=Code.NETWORK_POLICY_NOT_SUPPORTED)
 
     async def publish(self, folder: Folder, port: int | None) -> tuple[str, int]:
         """Listen on loopback for this sandbox."""
@@ -185,6 +235,19 @@ class SocketNetwork:
 
     def close(self, last: bool) -> None:
         """Listeners end with the event loop's process."""
+
+
+def _write(path: Path, policy: NetworkPolicy) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps(wire(policy)))
+    draft.replace(path)
+
+
+def _read(path: Path) -> NetworkPolicy:
+    try:
+        return parse_policy(json.loads(path.read_text()))
+    except (ValueError, CasuloError, OSError):
+        return NetworkPolicy()
 
 
 def slot_of(folder: Folder) -> int | None:

@@ -138,7 +138,9 @@ class Roots:
         """End a hold that `share` began. Idempotent."""
         await self._store.release(holder)
 
-    def write_names(self, root: Root, upper: Path, hostname: str, address: str) -> None:
+    def write_names(
+        self, root: Root, upper: Path, hostname: str, address: str, resolver: str | None = None
+    ) -> None:
         """What the sandbox is called, in the layer that it writes to. Nothing there is its own yet."""
         if root.written:
             status = root.written.stat()
@@ -152,6 +154,8 @@ class Roots:
             "hostname": f"{hostname}\n",
             "hosts": f"127.0.0.1 localhost\n::1 localhost\n{address} {hostname}\n",
         }
+        if resolver is not None:
+            own["resolv.conf"] = f"nameserver {resolver}\n"
         for name, text in {**root.names, **own}.items():
             (etc / name).write_text(text)
             os.chown(etc / name, *self.ids.owner(0, 0, b"/etc"))

@@ -23,9 +23,12 @@ from casulo.images.settings import ImagesSettings
 from casulo.model.credentials import Credentials
 from casulo.model.errors import CasuloError, RuntimeFailure
 from casulo.model.sandbox import Exit, Handle, Spec
+from casulo.network.egress.egress import Egress
+from casulo.network.egress.settings import EgressSettings
 from casulo.runtimes.base import Capabilities, ExitListener, Reality
 from casulo.runtimes.local import abilities, cgroups, container, engines, host, roots, stopping, watch
 from casulo.runtimes.local.container import Folder
+from casulo.runtimes.local.egress import LocalEgress, local_egress
 from casulo.runtimes.local.networks import Network, RoutedNetwork, SocketNetwork
 from casulo.runtimes.local.roots import Roots
 from casulo.runtimes.local.settings import LocalSettings
@@ -54,6 +57,7 @@ class LocalRuntime:
         start_timeout_seconds: float = 30,
         images: ImagesSettings | None = None,
         allowed_host_paths: tuple[Path, ...] = (),
+        egress: Egress | None = None,
     ) -> None:
         self._settings = settings
         self._data = data
@@ -66,6 +70,8 @@ class LocalRuntime:
         self._refill: asyncio.Task[None] | None = None
         self.pause: LocalPause | None = None
         self.snapshots: LocalSnapshots | None = None
+        self._policing = egress or local_egress(EgressSettings(), data)
+        self.egress: LocalEgress | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -93,6 +99,8 @@ class LocalRuntime:
             self._start_timeout,
         )
         self.pause = LocalPause(self._host)
+        if not self._host.rootless:
+            self.egress = LocalEgress(self._policing, self._network, self._folder)
         self._refill = asyncio.create_task(self._keep_spares())
 
     def _prepare(self) -> None:
@@ -100,7 +108,7 @@ class LocalRuntime:
         self._volumes.open(prepared.user_namespace)
         linux.become_subreaper()
         self._network: Network = (
-            SocketNetwork() if prepared.rootless else RoutedNetwork(self._settings, prepared)
+            SocketNetwork() if prepared.rootless else RoutedNetwork(self._settings, prepared, self._policing)
         )
         self._stirrer = Stirrer(prepared.layout, prepared.cgroup_parent)
         self._stirrer.open()

@@ -69,11 +69,13 @@ class Starter:
         folder = Folder(self._host.sandboxes / sandbox_id)
         folder.create(self._host.id_base)
         folder.link_layers(root.layers)
-        attachment = self._network.attach(folder)
+        attachment = self._network.attach(folder, spec.network_policy)
         group = self._host.group(sandbox_id)
         engine = self._host.engine(spec.isolation)
         group.create(engine.on_host(spec.resources), self._host.id_base)
-        self._roots.write_names(root, folder.upper, hostname(sandbox_id), attachment.address)
+        self._roots.write_names(
+            root, folder.upper, hostname(sandbox_id), attachment.address, attachment.resolver
+        )
         if isolated_sessions(spec.extensions):
             folder.create_isolated(self._host.id_base)
         box = Container(

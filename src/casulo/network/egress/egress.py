@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""What the rest of the server sees of egress: sandboxes are put under policies, and asked about.
+
+The process is started when the first policy needs it. Everything here blocks; call it from threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from casulo.model.errors import Unavailable
+from casulo.model.policy import NetworkPolicy
+from casulo.model.policywire import expanded, wire
+from casulo.network.egress.calls import call
+from casulo.network.egress.place import Place
+from casulo.network.egress.process import Process
+from casulo.network.egress.settings import EgressSettings
+
+_PATIENCE_SECONDS = 5.0
+_RETRY_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A sandbox as the packet filter knows it, and what holds for it."""
+
+    sandbox_id: str
+    interface: str
+    address: str
+    policy: NetworkPolicy
+
+    def definition(self) -> dict[str, Any]:
+        """For the process."""
+        return {
+            "id": self.sandbox_id,
+            "interface": self.interface,
+            "address": self.address,
+            "policy": wire(expanded(self.policy)),
+        }
+
+
+class Egress:
+    """One per server. Keeps what holds, to say it again when the process is a new one."""
+
+    def __init__(self, settings: EgressSettings, place: Place) -> None:
+        self._settings = settings
+        self._place = place
+        self._held: dict[str, Attached] = {}
+        self._lock = threading.RLock()
+        self._process: Process | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where its things are."""
+        return self._place
+
+    def restore(self, found: Iterable[Attached]) -> None:
+        """Take over the sandboxes of an earlier server; starts nothing when there are none."""
+        with self._lock:
+            self._held.update({each.sandbox_id: each for each in found})
+            if self._held or self._place.socket.exists():
+                self._running()
+
+    def put(self, attached: Attached) -> None:
+        """Put a sandbox under a policy; on an error the one before stays."""
+        with self._lock:
+            if self._held.get(attached.sandbox_id) == attached:
+                return
+            self._running()
+        target = f"/sandboxes/{quote(attached.sandbox_id, safe='')}"
+        self._tell("PUT", target, attached.definition(), lambda: self._keep(attached))
+
+    def drop(self, sandbox_id: str) -> None:
+        """Forget a sandbox whose processes are gone. Idempotent."""
+        with self._lock:
+            if sandbox_id not in self._held:
+                return
+            self._running()
+        target = f"/sandboxes/{quote(sandbox_id, safe='')}"
+        self._tell("DELETE", target, None, lambda: self._held.pop(sandbox_id, None))
+
+    def held(self, sandbox_id: str) -> Attached | None:
+        """What holds for a sandbox."""
+        return self._held.get(sandbox_id)
+
+    def state(self, sandbox_id: str) -> dict[str, Any]:
+        """Counts and the last failure of one sandbox."""
+        told: dict[str, Any] = self._ask("GET", sandbox_id, "")
+        return told
+
+    def seen(self, sandbox_id: str) -> list[dict[str, Any]]:
+        """The destinations that a sandbox was allowed to reach, with counts."""
+        told: list[dict[str, Any]] = self._ask("GET", sandbox_id, "/seen")
+        return told
+
+    def test(self, sandbox_id: str, url: str, method: str) -> dict[str, Any]:
+        """What would become of a request, and which rule decides."""
+        told: dict[str, Any] = self._ask("POST", sandbox_id, "/test", {"url": url, "method": method})
+        return told
+
+    def close(self, last: bool) -> None:
+        """Leave the process to its sandboxes; with `last` there are none, and it goes."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.close(last)
+
+    def _ask(self, method: str, sandbox_id: str, what: str, body: Any = None) -> Any:
+        return call(self._place.socket, method, f"/sandboxes/{quote(sandbox_id, safe='')}{what}", body)
+
+    def _keep(self, attached: Attached) -> None:
+        self._held[attached.sandbox_id] = attached
+
+    def _tell(self, method: str, target: str, body: Any, noted: Callable[[], object]) -> None:
+        """Change what holds; waits a while for a process that is just being started again."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                with self._lock:
+                    call(self._place.socket, method, target, body)
+                    noted()
+                    return
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_RETRY_SECONDS)
+
+    def _running(self) -> None:
+        if self._process is None:
+            process = Process(self._place, self._settings, self._say_again)
+            process.open()
+            self._process = process
+
+    def _say_again(self) -> None:
+        """All that holds, and nothing else. Waits while a change is being made."""
+        with self._lock:
+            definitions = [each.definition() for each in self._held.values()]
+            call(self._place.socket, "PUT", "/sandboxes", definitions, seconds=60)
