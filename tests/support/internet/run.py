@@ -13,14 +13,18 @@ import socketserver
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from support.internet import dns, web
 
 
 def main() -> None:
     plan: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-    journal = Path(sys.argv[2]).open("a", buffering=1)
+    with Path(sys.argv[2]).open("a", buffering=1) as journal:
+        _serve(plan, journal)
+
+
+def _serve(plan: dict[str, Any], journal: TextIO) -> None:
     guard = threading.Lock()
 
     def noting(server: str) -> Any:

@@ -27,7 +27,6 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     note: Note
     files: Path | None = None
-    answers: dict[str, bytes] = {}
 
     def do_GET(self) -> None:
         path = urllib.parse.unquote(self.path.partition("?")[0])

@@ -166,7 +166,8 @@ class World:
         ca_key = str(self.folder / "ca.key")
         run("openssl", "req", "-x509", *curve, "-keyout", ca_key, "-out", str(self.authority),
             "-days", "2", "-subj", "/CN=small internet",
-            "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
+            "-addext", "basicConstraints=critical,CA:TRUE",
+            "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
         run("openssl", "req", *curve, "-keyout", str(key), "-out", str(request), "-subj", "/CN=server")
         run("openssl", "x509", "-req", "-in", str(request), "-CA", str(self.authority), "-CAkey", ca_key,
             "-CAcreateserial", "-out", str(self.folder / "server.crt"), "-days", "2",
