@@ -147,7 +147,6 @@ async def test_idempotency_key_after_restart(new_server, runtime_name: str) -> N
         {"resourceLimits": {"memory": "plenty"}},
         {"extensions": {"poolRef": "pool"}},
         {"extensions": {"casulo.isolation": "microvm"}},
-        {"networkPolicy": {"defaultAction": "deny"}},
         {"secureAccess": True},
         {"volumes": [{"name": "v", "mountPath": "/v", "host": {"path": "/etc"}}]},
         {"volumes": [{"name": "v", "mountPath": "/v", "pvc": {"claimName": "c", "storage": "1Gi"}}]},

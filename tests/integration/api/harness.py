@@ -53,6 +53,7 @@ class SocketRuntime:
 
     name = "socket"
     pause: Pause | None = Freeze()
+    egress = None
     snapshots = None
 
     def __init__(self, port: int) -> None:

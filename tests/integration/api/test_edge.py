@@ -154,10 +154,6 @@ def test_b087_what_cannot_be_done_is_refused(
         ("DELETE", "/templates/t", Code.TEMPLATE_NOT_SUPPORTED),
         ("POST", "/pools", Code.POOL_NOT_SUPPORTED),
         ("PUT", "/pools/p", Code.POOL_NOT_SUPPORTED),
-        ("GET", "/sandboxes/x/networkpolicy", Code.NETWORK_POLICY_NOT_SUPPORTED),
-        ("PUT", "/sandboxes/x/networkpolicy", Code.NETWORK_POLICY_NOT_SUPPORTED),
-        ("PATCH", "/sandboxes/x/networkpolicy", Code.NETWORK_POLICY_NOT_SUPPORTED),
-        ("DELETE", "/sandboxes/x/networkpolicy", Code.NETWORK_POLICY_NOT_SUPPORTED),
     ],
 )
 def test_routes_of_later_work_say_so(client: httpx.Client, method: str, path: str, code: str) -> None:
