@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socketserver
 import ssl
 import urllib.parse
 from collections.abc import Callable
@@ -19,6 +20,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 128
+
+    def server_bind(self) -> None:
+        """Without asking a resolver for the address's name, as the standard library does."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]
 
 
 class _Handler(BaseHTTPRequestHandler):
