@@ -18,7 +18,7 @@ from support.machine import cannot_run
 from support.server import Server
 
 VERSIONS = tuple(f"3.{minor}" for minor in range(8, 15))
-MAGIC = re.compile(r"^\s*(\w+ = )?[%!]|IPython|cell_module", re.MULTILINE)
+MAGIC = re.compile(r"^\s*(\w+ = )?[%!]|IPython|cell_module|^taken", re.MULTILINE)
 PLACES = (Path.home() / ".pyenv" / "versions", Path("/opt/python/versions"))
 
 

@@ -30,6 +30,12 @@ _PRIVATE = "run/casulo-build"
 _PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _OVERLAY = "redirect_dir=off,metacopy=off,index=off"  # so that the upper layer alone says what changed
 _MANAGERS = {"pip": "python3-pip", "npm": "npm"}
+_LEFTOVERS = (
+    "etc/apt/apt.conf.d/99mmdebstrap",
+    "etc/dpkg/dpkg.cfg.d/99mmdebstrap",
+    "etc/resolv.conf",
+    "etc/hostname",
+)
 _TAIL = 3000
 
 
@@ -83,10 +89,11 @@ def _bootstrap(recipe: Recipe, tree: Tree) -> None:
     sources.write_text(aptsources.for_suite(recipe.suite))
     command = ["mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory", f"--include={include}"]
     command += [f"--aptopt={option}" for option in _apt_options()]
+    command += ["--dpkgopt=force-unsafe-io"]  # a build that is cut short is thrown away
     command += ['--setup-hook=mkdir -p "$1/etc/apt/apt.conf.d"', recipe.suite, str(tree.root)]
     command += [str(sources)] if sources.stat().st_size else []
     _run(command, {"PATH": _PATH, "TMPDIR": str(tree.place)})
-    for leftover in ("etc/apt/apt.conf.d/99mmdebstrap", "etc/resolv.conf", "etc/hostname"):
+    for leftover in _LEFTOVERS:
         (tree.root / leftover).unlink(missing_ok=True)
 
 

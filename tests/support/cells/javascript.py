@@ -36,6 +36,11 @@ CELLS = [
     Cell("rejection nobody handles", "Promise.reject(new Error('lost'));\nawait new Promise(r => setTimeout(r, 10))", stderr=None, has_out=("Uncaught Error: lost",)),
     Cell("display", "display({ 'text/html': '<b>x</b>' }, { raw: true }); display([1])", displays=2),
     Cell("child process", "require('child_process').execSync('echo child').toString()", value="'child\\n'"),
+    Cell("rejection after the value", "Promise.reject(new Error('late'));\n1", value="1", stderr=None, has_out=("Uncaught Error: late",)),
+    Cell("value that refuses", "new Proxy({}, { get() { throw new Error('no'); } })", value="{}", stderr=None, has_out=("Uncaught Error: no",)),
+    Cell("globals are deleted", "delete globalThis.Promise; delete globalThis.console; delete globalThis.Buffer", value="true"),
+    Cell("globals are back", "console.log(await Promise.resolve(Buffer.from('x').length))", stdout="1\n"),
+    Cell("stdin is empty", "require('fs').readFileSync(0, 'utf8')", value="''"),
     Cell("state after errors", "[a, b]", value="[ 10, 20 ]"),
 ]  # fmt: skip
 
@@ -55,5 +60,7 @@ TYPESCRIPT = [
     Cell("overloads", "function g(a: string): string;\nfunction g(a: number): number;\nfunction g(a: any): any { return a; }\ng(3)", value="3"),
     Cell("thrown", "throw new Error('ts')", error="Error", has_trace=("Error: ts",)),
     Cell("syntax error", "let z: number = ;", error="SyntaxError"),
+    Cell("namespace", "namespace N { export const x = 1 }", error="SyntaxError", has_trace=("namespace N: namespaces are not supported",)),
+    Cell("declared namespace", "declare namespace M { const x: number }\nconst module = 1; module", value="1"),
     Cell("generator", "function* gen(): Generator<number> { yield 1; yield 2; }\n[...gen()]", value="[ 1, 2 ]"),
 ]  # fmt: skip

@@ -26,6 +26,9 @@ JAVA = [
     Cell("unknown name", "nothing()", error="CompilationException", has_trace=("cannot find symbol",)),
     Cell("statement's value is not shown", "var list = new ArrayList<Integer>();\nlist.add(1);", value=""),
     Cell("state after errors", "result + list.size()", value="5"),
+    Cell("output is closed with its writer", 'try (PrintWriter w = new PrintWriter(System.out)) { w.println("kept"); }', stdout="kept\n"),
+    Cell("output is still there", 'try (Scanner s = new Scanner(System.in)) { System.out.println(s.hasNext()); }', stdout="false\n"),
+    Cell("text that fails", 'class Mute { public String toString() { throw new RuntimeException("no"); } }\nnew Mute()', value=None, has_out=("its toString failed",)),
 ]  # fmt: skip
 
 GO = [

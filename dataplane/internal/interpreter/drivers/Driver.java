@@ -36,6 +36,13 @@ public final class Driver {
         "java.util.function.*", "java.util.regex.*", "java.util.stream.*", "java.time.*",
     };
 
+    /** User code that closes its output, often by closing a writer around it, shall not lose it. */
+    private static final String KEPT_OPEN =
+        "System.setOut(new PrintStream(new FilterOutputStream(System.out) {"
+            + " public void write(byte[] b, int o, int n) throws IOException { out.write(b, o, n); }"
+            + " public void close() throws IOException { flush(); } }, true) { public void close() { flush(); } });";
+    private static final String UNSHOWN = "<value without a text: its toString failed, or System.out is gone>";
+
     private final DataInputStream orders = new DataInputStream(new FileInputStream("/proc/self/fd/3"));
     private final DataOutputStream answers = new DataOutputStream(new FileOutputStream("/proc/self/fd/4"));
     private final BlockingQueue<String> cells = new LinkedBlockingQueue<>();
@@ -63,6 +70,7 @@ public final class Driver {
         for (String name : IMPORTS) {
             shell.eval("import " + name + ";");
         }
+        shell.eval(KEPT_OPEN);
     }
 
     private void serve() throws Exception {
@@ -209,8 +217,9 @@ public final class Driver {
         boolean expression = kind == Snippet.SubKind.TEMP_VAR_EXPRESSION_SUBKIND
             || kind == Snippet.SubKind.OTHER_EXPRESSION_SUBKIND;
         String value = event.value();
-        if (value != null && !value.isEmpty() && (variable || expression && !closed)) {
-            ask("result", "text/plain", value);
+        boolean lost = value == null || value.isEmpty();
+        if (variable || expression && !closed) {
+            ask("result", "text/plain", lost ? UNSHOWN : value);
         }
     }
 

@@ -87,9 +87,12 @@ const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47]);
 
 function formsOf(value) {
   const forms = { 'text/plain': textOf(value) };
-  if (value !== null && typeof value === 'object') {
+  if (value === null || typeof value !== 'object') return forms;
+  try {
     if (typeof value[JUPYTER] === 'function') return { ...forms, ...value[JUPYTER]() };
     if (Buffer.isBuffer(value) && value.subarray(0, 4).equals(PNG)) return { ...forms, 'image/png': value };
+  } catch (error) {
+    complain(error); // a form that cannot be made is no reason to fail
   }
   return forms;
 }
@@ -106,7 +109,13 @@ function show(kind, forms) {
   const fields = [];
   let total = 0;
   for (const [mime, data] of Object.entries(forms)) {
-    let raw = encoded(mime, data);
+    let raw;
+    try {
+      raw = encoded(mime, data);
+    } catch (error) {
+      complain(error);
+      continue;
+    }
     if (total + raw.length > LARGEST) continue;
     total += raw.length;
     fields.push(mime, raw);
@@ -147,10 +156,23 @@ function sucrase() {
 // prepare turns a cell into what the REPL mode takes: types are stripped, imports become awaited calls.
 function prepare(code) {
   if (language === 'typescript') {
+    refuseNamespaces(code);
     const options = { transforms: ['typescript'], disableESTransforms: true, keepUnusedImports: true };
     code = sucrase().transform(code, options).code;
   }
   return /\b(import|export)\b/.test(code) ? withoutModuleSyntax(code) : code;
+}
+
+// Stripping types would take a namespace away with all that is in it.
+function refuseNamespaces(code) {
+  if (!/\b(namespace|module)\s+[\w$]/.test(code)) return;
+  const { tokens } = sucrase().parse(code, false, true, false);
+  const words = tokens.map((token) => code.slice(token.start, token.end));
+  const at = words.findIndex(
+    (word, i) => /^(namespace|module)$/.test(word) && /^[\w$]+$/.test(words[i + 1] ?? '') &&
+      /^[.{]$/.test(words[i + 2] ?? '') && words[i - 1] !== 'declare',
+  );
+  if (at >= 0) throw new Error(`${words[at]} ${words[at + 1]}: namespaces are not supported; write an object or a class instead`);
 }
 
 function withoutModuleSyntax(code) {
@@ -324,6 +346,8 @@ async function run(code, number) {
     answer = await evaluate(`${prepared}\n//# sourceURL=${name}`);
   } catch (error) {
     return tellError(error);
+  } finally {
+    restoreGlobals();
   }
   if (answer.exceptionDetails) return tellException(answer.exceptionDetails, code);
   const value = held(answer.result);
@@ -372,6 +396,17 @@ function define(name, value) {
   Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
 }
 
+// What a cell deleted from the global scope is back for the next one: without Promise nothing works, this driver included.
+const { defineProperty, getOwnPropertyDescriptors, keys } = Object;
+const hasOwn = Object.prototype.hasOwnProperty;
+let usual = {};
+
+function restoreGlobals() {
+  for (const name of keys(usual)) {
+    if (!hasOwn.call(globalThis, name)) defineProperty(globalThis, name, usual[name]);
+  }
+}
+
 function refreshRequire() {
   const cwd = process.cwd();
   if (state.cwd === cwd) return;
@@ -406,6 +441,7 @@ function serve(number) {
     const alive = setInterval(() => {}, 1 << 30);
     run(code.toString(), number)
       .catch(tellError)
+      .then(() => new Promise(nextTurn)) // so that rejections nobody handles are still told by this cell
       .finally(() => {
         clearInterval(alive);
         state.running = false;
@@ -415,6 +451,7 @@ function serve(number) {
   });
 }
 
+const nextTurn = setImmediate;
 define('display', display);
 define('__import', importModule);
 define('module', { exports: {} });
@@ -423,5 +460,6 @@ process.argv.splice(1);
 process.on('SIGINT', () => state.interrupt?.());
 process.on('uncaughtException', complain);
 process.on('unhandledRejection', complain);
+usual = getOwnPropertyDescriptors(globalThis);
 writeFrame('ready', process.version);
 serve(1);

@@ -14,7 +14,9 @@ AWAIT = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 TREE_FLAGS = _ast.PyCF_ONLY_AST | AWAIT
 COROUTINE = 0x80
 FUTURES = ~0xFFFF
+BYTE_ORDER_MARK = "\ufeff"
 LONGEST_TRACEBACK = 500
+LONGEST_LINE = 100_000
 
 
 class StdinNotImplementedError(NotImplementedError):
@@ -29,6 +31,12 @@ def no_input(prompt=""):
     )
 
 
+def no_password(prompt="Password: ", stream=None):
+    raise StdinNotImplementedError(
+        "getpass() cannot be answered here: nobody is at the keyboard; hand secrets over as environment variables"
+    )
+
+
 def make_main():
     """The module that cells live in."""
     module = types.ModuleType("__main__")
@@ -40,6 +48,16 @@ def make_main():
 
 def offer_builtins():
     builtins.display, builtins.input = forms.display, no_input
+    usual.update(builtins.__dict__)
+
+
+usual = {}
+
+
+def restore_builtins():
+    """What a cell deleted is back for the next one: without `len` nothing works, this driver included."""
+    for name in usual.keys() - builtins.__dict__.keys():
+        setattr(builtins, name, usual[name])
 
 
 namespace = make_main()
@@ -153,7 +171,7 @@ def use_ipython(source):
 
 def run(source, number, options):
     """One cell, from its text to its last frame but one."""
-    name = f"<cell {number}>"
+    name, source = f"<cell {number}>", source.lstrip(BYTE_ORDER_MARK)
     finder.remember(name, source)
     try:
         interrupts.begin()
@@ -167,6 +185,7 @@ def run(source, number, options):
                     from casulo_python import figures  # noqa: F401
                 forms.show("result", forms.forms_of(value))
         finally:
+            restore_builtins()
             show_figures()
         interrupts.end()
     except BaseException as error:
@@ -181,16 +200,31 @@ def report(error):
     """Tell an exception as Python would print it, without the driver's own frames."""
     import traceback
 
-    trace = error.__traceback__
-    while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
-        trace = trace.tb_next
     try:
-        told = traceback.TracebackException(type(error), error, trace)
+        told = traceback.TracebackException(type(error), error, users_part(error.__traceback__))
         drop_own_frames(told)
         lines = [line.rstrip("\n") for line in told.format()]
     except Exception as failure:
         lines = [f"{type(error).__name__} (its traceback cannot be shown: {type(failure).__name__})"]
-    channel.tell("error", type(error).__name__, text_of(error), *lines[-LONGEST_TRACEBACK:])
+    fields = type(error).__name__, text_of(error), *lines[-LONGEST_TRACEBACK:]
+    channel.tell("error", *map(shortened, fields))
+
+
+def users_part(trace):
+    """From the first frame of a cell on; where there is none, without our frames."""
+    part = trace
+    while part is not None and part.tb_frame.f_code.co_filename[:1] != "<":
+        part = part.tb_next
+    while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return part or trace
+
+
+def shortened(text):
+    """Who raises megabytes shall not bring the whole context down."""
+    if len(text) <= LONGEST_LINE:
+        return text
+    return f"{text[:LONGEST_LINE]}... ({len(text)} characters)"
 
 
 def drop_own_frames(told):

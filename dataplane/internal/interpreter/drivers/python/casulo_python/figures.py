@@ -30,7 +30,7 @@ _shown = set()
 def figure_of(value):
     module = sys.modules.get("matplotlib.figure")
     kind = getattr(module, "Figure", None)
-    return value if kind is not None and isinstance(value, kind) else None
+    return value if kind is not None and issubclass(type(value), kind) else None
 
 
 def forms_of(value):

@@ -32,7 +32,13 @@ def draw_into_memory(matplotlib):
         matplotlib.rcParams["backend"] = "module://" + BACKEND
 
 
-HOOKS = {"matplotlib": draw_into_memory, "linecache": teach}
+def refuse_to_ask(getpass):
+    from casulo_python import cells
+
+    getpass.getpass = cells.no_password
+
+
+HOOKS = {"matplotlib": draw_into_memory, "linecache": teach, "getpass": refuse_to_ask}
 
 
 class First:

@@ -6,6 +6,7 @@ from casulo_python import output
 from casulo_python.wire import PATIENT, channel
 
 LARGEST = 48 << 20
+LONGEST_TOLD = 300
 METHODS = (
     ("text/html", "_repr_html_"),
     ("text/markdown", "_repr_markdown_"),
@@ -29,38 +30,64 @@ def forms_of(value):
             return {"text/plain": text_of(value), **found}
     forms = {"text/plain": text_of(value)}
     kind = type(value)
-    if isinstance(value, type):
+    if issubclass(kind, type):
         return forms
-    if hasattr(kind, "_repr_mimebundle_"):
-        own = called(value, "_repr_mimebundle_")
-        if own:
-            return {**forms, **own}
+    own = called(value, "_repr_mimebundle_", include=None, exclude=None)
+    if isinstance(own, dict) and own:
+        return {**forms, **{mime: data for mime, data in own.items() if data is not None}}
     for mime, name in METHODS:
-        data = called(value, name) if hasattr(kind, name) else None
+        data = called(value, name)
         if data is not None:
             forms[mime] = data
     return forms
 
 
-def called(value, name):
+def called(value, name, **options):
     """The data of one form. That it cannot be made is told on stderr, as notebooks do, and no error."""
     try:
-        data = getattr(value, name)()
+        data = getattr(value, name)(**options) if hasattr(type(value), name) else None
     except NotImplementedError:
         return None
     except Exception:
-        import traceback
-
-        traceback.print_exc()
+        complain()
         return None
-    return data[0] if isinstance(data, tuple) else data
+    return data[0] if isinstance(data, tuple) and data else data
+
+
+def complain():
+    """Print the error at hand; one so broken that it cannot be printed is passed over."""
+    import traceback
+
+    try:
+        traceback.print_exc()
+    except Exception:
+        return
 
 
 def text_of(value):
     try:
         return repr(value)
     except Exception as error:
-        return f"<{type(value).__name__} object whose repr raised {type(error).__name__}>"
+        return f"<{type(value).__name__} object whose repr raised {told(error)}>"
+
+
+def told(error):
+    """An error in a line, as far as it can be told."""
+    try:
+        return f"{type(error).__name__}: {error}"[:LONGEST_TOLD]
+    except Exception:
+        return type(error).__name__
+
+
+def sendable(mime, data):
+    """The bytes of a form, or nothing for what has none."""
+    if not isinstance(mime, str) or data is None:
+        return None
+    try:
+        return encoded(mime, data)
+    except Exception:
+        complain()
+        return None
 
 
 def encoded(mime, data):
@@ -100,7 +127,9 @@ def show(kind, forms):
     """Send a value's forms. What is too large for one message is named instead."""
     fields, total = [], 0
     for mime, data in forms.items():
-        raw = encoded(mime, data)
+        raw = sendable(mime, data)
+        if raw is None:
+            continue
         if total + len(raw) > LARGEST:
             if mime != "text/plain":
                 continue

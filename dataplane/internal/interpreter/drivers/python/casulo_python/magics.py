@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from casulo_python import cells, forms
+from casulo_python import cells, finder, forms
 
 HELPER = "__casulo_magics"
 """The name under which translated cells find this module."""
@@ -53,8 +53,8 @@ def translated(line):
     text = line.strip()
     indent = line[: len(line) - len(line.lstrip())]
     target, equals, command = (part.strip() for part in text.partition("="))
-    if text.endswith("?") and text.rstrip("?").replace(".", "_").isidentifier():
-        return f"{indent}help({text.rstrip('?')})"
+    if "?" in (text[:1], text[-1:]) and text.strip("?").replace(".", "_").isidentifier():
+        return f"{indent}help({text.strip('?')})"
     if text[:1] in ("!", "%"):
         call = as_call(text, "run_shell")
         return call and indent + call
@@ -183,11 +183,27 @@ def configure(rest):
 def timed(source):
     import time
 
+    finder.remember("<timed>", source)
     begun, used = time.perf_counter(), time.process_time()
     value = cells.run_source(source, "<timed>")
     print(f"CPU times: {time.process_time() - used:.3g} s")
     print(f"Wall time: {time.perf_counter() - begun:.3g} s")
     return value
+
+
+def captured(rest, source):
+    """What the cell prints goes nowhere, or into the named variable."""
+    import contextlib
+    import io
+    import types
+
+    finder.remember("<captured>", source)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        cells.run_source(source, "<captured>")
+    name = rest.partition(" ")[0]
+    if name.isidentifier():
+        cells.namespace[name] = types.SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def timed_often(source):
@@ -247,6 +263,7 @@ CELL_MAGICS = {
     "sh": lambda rest, body: run_program(["sh", *rest.split()], body),
     "script": lambda rest, body: run_program(rest.split(), body),
     "time": lambda rest, body: timed(body),
+    "capture": captured,
     "writefile": write_file,
     **{name: shown_as("text/" + name) for name in ("html", "markdown", "latex")},
     "svg": shown_as("image/svg+xml"),

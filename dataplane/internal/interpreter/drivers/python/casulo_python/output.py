@@ -3,11 +3,12 @@
 """Standard output and error: live, and in the order in which they were written."""
 
 import _thread
+import fcntl
 import io
 import os
 import sys
 
-from casulo_python.wire import PATIENT, channel, interrupts
+from casulo_python.wire import OUT_OF_THE_WAY, PATIENT, channel, interrupts
 
 PARTIAL_SECONDS = 0.05
 WRITERS = frozenset({"subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec"})
@@ -122,13 +123,37 @@ def after_fork():
     channel.forked = rest.awaited = True
 
 
+spares = {}
+"""The standard descriptors once more, for cells that close them."""
+
+
 def begin():
     """Nothing was written yet that the next stream would have to wait for."""
     Output.current = None
+    for fd, spare in spares.items():
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.dup2(spare, fd)
+    reopen()
+
+
+def reopen():
+    """A cell that closes a standard stream, as `exit()` does, is not the last that may use it."""
+    if sys.stdin is not None and sys.stdin is sys.__stdin__ and sys.stdin.closed:
+        sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    for i, name in enumerate(("stdout", "stderr")):
+        old = streams[i]
+        if old.closed:
+            fresh = streams[i] = Output(i + 1)
+            if getattr(sys, name) is old:
+                setattr(sys, name, fresh)
+            setattr(sys, f"__{name}__", fresh)
 
 
 def install():
     sys.stdout, sys.stderr = streams[:] = Output(1), Output(2)
     sys.__stdout__, sys.__stderr__ = streams
+    spares.update((fd, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY)) for fd in (0, 1, 2))
     sys.addaudithook(watch)
     os.register_at_fork(after_in_child=after_fork)

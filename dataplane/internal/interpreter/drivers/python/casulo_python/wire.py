@@ -41,6 +41,11 @@ class Interrupts:
 
     def begin(self):
         self.held, self.missed, self.running = 0, False, True
+        self.listen()
+
+    def listen(self):
+        """Before each cell, too: what an earlier one wanted with the signal was for itself."""
+        _signal.signal(_signal.SIGINT, self.handle)
 
     def end(self):
         self.running = False
@@ -119,4 +124,4 @@ channel = Channel()
 def listen():
     """Take the pipes over and answer interrupts from now on."""
     channel.open()
-    _signal.signal(_signal.SIGINT, interrupts.handle)
+    interrupts.listen()
