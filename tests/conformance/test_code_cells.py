@@ -11,17 +11,9 @@ from pathlib import Path
 import pytest
 
 from casulo.client import Client, Connection, Sandbox
-from support.cells import Cell, javascript, others, python
+from support.cells import Cell
+from support.cells.corpus import CORPUS
 from support.server import Server
-
-CORPUS = {
-    "python": python.CELLS,
-    "javascript": javascript.CELLS,
-    "typescript": javascript.TYPESCRIPT,
-    "java": others.JAVA,
-    "go": others.GO,
-    "bash": others.BASH,
-}
 
 
 @pytest.fixture(scope="module", params=["fake", "local"])
@@ -63,5 +55,5 @@ def test_interrupt_of_a_compiled_program_keeps_the_state(sandbox: Sandbox) -> No
 
 
 def test_corpus_is_large_enough() -> None:
-    assert len(python.CELLS) >= 60
+    assert len(CORPUS["python"]) >= 60
     assert all(len(cells) >= 15 for cells in CORPUS.values())

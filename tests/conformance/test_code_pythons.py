@@ -14,11 +14,11 @@ import pytest
 
 from casulo.client import Client, Connection, Sandbox
 from support.cells import Cell, python
+from support.cells.corpus import WITHOUT_IPYTHON
 from support.machine import cannot_run
 from support.server import Server
 
 VERSIONS = tuple(f"3.{minor}" for minor in range(8, 15))
-MAGIC = re.compile(r"^\s*(\w+ = )?[%!]|IPython|cell_module|^taken", re.MULTILINE)
 PLACES = (Path.home() / ".pyenv" / "versions", Path("/opt/python/versions"))
 
 
@@ -55,7 +55,7 @@ def test_corpus(sandbox: Sandbox) -> None:
     if sandbox.code.run(
         "import importlib.metadata as m; m.version('ipython')"
     ).ok:  # then magic is IPython's, which speaks otherwise
-        cells = [cell for cell in cells if not MAGIC.search(cell.code)]
+        cells = [cell for cell in cells if not WITHOUT_IPYTHON.search(cell.code)]
     for cell in cells:
         try:
             cell.check(sandbox.code.run(cell.code, context=context, timeout=60))

@@ -33,7 +33,8 @@ def no_input(prompt=""):
 
 def no_password(prompt="Password: ", stream=None):
     raise StdinNotImplementedError(
-        "getpass() cannot be answered here: nobody is at the keyboard; hand secrets over as environment variables"
+        "getpass() cannot be answered here: nobody is at the keyboard; "
+        "hand secrets over as environment variables"
     )
 
 

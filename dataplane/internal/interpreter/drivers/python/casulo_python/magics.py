@@ -98,6 +98,7 @@ class Shell:
         made.display_pub.publish = lambda data, *arguments, **options: forms.show("display", data)
         made.display_pub.clear_output = lambda *arguments, **options: None
         made.system = made.system_raw  # the other way, through a terminal, would change line ends
+        made.ask_exit = leave
         self._keep_ours(made)
         made.builtin_trap.activate()
         cells.offer_builtins()
@@ -111,6 +112,11 @@ class Shell:
             return configure(rest) if rest.startswith("InlineBackend") else theirs(rest)
 
         made.magics_manager.magics["line"].update(config=config, matplotlib=nothing)
+
+
+def leave():
+    """What `exit` means without a session to leave."""
+    raise SystemExit
 
 
 shell = Shell()
