@@ -4,8 +4,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -14,21 +13,18 @@ from support import code_image
 from support.cells.corpus import CORPUS, WITHOUT_IPYTHON
 from support.server import Server
 
+NewServer = Callable[..., Server]
+pytestmark = pytest.mark.timeout(1800)  # the first one may have to build the image
+
 START = ["/opt/code-interpreter/code-interpreter.sh"]
 PROGRAMS = {"python": "python3", "javascript": "node", "java": "java", "go": "go", "bash": "bash"}
 
 
 @pytest.fixture(scope="module")
-def image_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def image_server(new_module_server: NewServer) -> Server:
     """A server whose sandboxes reach nobody outside."""
     images = f'[images]\nfolder = "{code_image.store()}"\n'
-    network = f"10.230.{os.getpid() % 16 * 16}.0/20"
-    local = f'[local]\nnetwork = "{network}"\noutbound = false\nslots = 2\n'
-    server = Server(tmp_path_factory.mktemp("server-image"), "local", images + local)
-    server.start()
-    yield server
-    server.delete_all()
-    server.stop()
+    return new_module_server("local", images, local="outbound = false\n")
 
 
 @pytest.fixture(scope="module")

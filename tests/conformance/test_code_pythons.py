@@ -4,11 +4,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,18 +13,10 @@ from casulo.client import Client, Connection, Sandbox
 from support.cells import Cell, python
 from support.cells.corpus import WITHOUT_IPYTHON
 from support.machine import cannot_run
+from support.pythons import find
 from support.server import Server
 
 VERSIONS = tuple(f"3.{minor}" for minor in range(8, 15))
-PLACES = (Path.home() / ".pyenv" / "versions", Path("/opt/python/versions"))
-
-
-def find(version: str) -> str | None:
-    """A program of that version, wherever it is kept."""
-    kept = [p for place in PLACES for p in sorted(place.glob(f"*{version}*/bin/python{version}"))]
-    on_path = shutil.which(f"python{version}", path=os.environ.get("PATH", "") + ":/usr/bin")
-    real = [str(p) for p in kept] + ([on_path] if on_path and ".pyenv/shims" not in on_path else [])
-    return real[0] if real else None
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

@@ -217,7 +217,10 @@ func (c *child) order(data []byte) error {
 	return err
 }
 
-// transcript collects what a short-lived child prints.
+// longestTranscript is enough for what a program says when it cannot start.
+const longestTranscript = 64 << 10
+
+// transcript collects the beginning of what a child prints.
 type transcript struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -226,7 +229,7 @@ type transcript struct {
 func (t *transcript) add(_ output.Stream, data []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.text.Write(data)
+	t.text.Write(data[:min(len(data), longestTranscript-t.text.Len())])
 }
 
 func (t *transcript) String() string {

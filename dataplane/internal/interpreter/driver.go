@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"casulo.dev/dataplane/internal/output"
 	"casulo.dev/dataplane/internal/stream"
 )
 
@@ -19,15 +20,20 @@ type driver struct {
 	// submit hands a cell over; ask tells the process to stop it.
 	submit func(c *cell) error
 	ask    func()
+	// early is what it printed before its first cell: of interest only when it never comes to one.
+	early transcript
+	begun bool
 }
 
 func newDriver(l launch, spec childSpec) (*driver, error) {
+	d := &driver{cwd: l.dir}
 	spec.env, spec.dir, spec.user = l.variables.List(), l.dir, l.identity.Credential
+	spec.sink = d.early.add
 	started, err := startChild(l.service.supervisor, l.id, spec)
 	if err != nil {
 		return nil, err
 	}
-	d := &driver{child: started, cwd: l.dir}
+	d.child = started
 	d.submit = func(c *cell) error {
 		return d.order(appendFrame(nil, append([]string{"run", c.code}, c.options...)...))
 	}
@@ -42,7 +48,11 @@ func (d *driver) execute(c *cell) *stream.Failure {
 		d.process.Tree.Kill()
 	}
 	if c.follow(d.child, d.ask) {
+		d.begun = true
 		return c.survived()
+	}
+	if !d.begun {
+		c.events.print(output.Stderr, []byte(d.early.String()))
 	}
 	return c.died(d.process.Exit())
 }

@@ -14,8 +14,6 @@ from opensandbox import Sandbox, SandboxManager
 from opensandbox.config import ConnectionConfig, ConnectionConfigSync
 from opensandbox.sync import SandboxSync
 
-IMAGE = "host"
-
 
 @dataclass(frozen=True)
 class Context:
@@ -25,6 +23,7 @@ class Context:
     api_key: str
     proxy: bool
     folder: str = ""
+    image: str = "host"
 
     def config(self, **options: Any) -> ConnectionConfig:
         return ConnectionConfig(
@@ -46,7 +45,7 @@ class Context:
     @asynccontextmanager
     async def sandbox(self, **options: Any) -> AsyncIterator[Sandbox]:
         """A sandbox that is gone afterwards, whatever happens."""
-        created = await Sandbox.create(IMAGE, connection_config=self.config(), **options)
+        created = await Sandbox.create(self.image, connection_config=self.config(), **options)
         try:
             yield created
         finally:
@@ -54,7 +53,7 @@ class Context:
 
     @contextmanager
     def sync_sandbox(self, **options: Any) -> Iterator[SandboxSync]:
-        created = SandboxSync.create(IMAGE, connection_config=self.sync_config(), **options)
+        created = SandboxSync.create(self.image, connection_config=self.sync_config(), **options)
         try:
             yield created
         finally:
