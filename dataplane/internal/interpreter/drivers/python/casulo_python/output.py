@@ -141,7 +141,7 @@ def begin():
 def reopen():
     """A cell that closes a standard stream, as `exit()` does, is not the last that may use it."""
     if sys.stdin is not None and sys.stdin is sys.__stdin__ and sys.stdin.closed:
-        sys.stdin = sys.__stdin__ = open(0, closefd=False)
+        sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
     for i, name in enumerate(("stdout", "stderr")):
         old = streams[i]
         if old.closed:
