@@ -15,12 +15,14 @@ from casulo.cli.state import State
 
 def doctor(ctx: typer.Context, output: Output = None) -> None:
     """Check whether this machine can serve sandboxes; ends with 1 when something required is missing."""
+    from casulo.runtimes.docker import doctor as docker
     from casulo.runtimes.local.doctor import report
     from casulo.settings import Settings
 
     state = State.of(ctx)
     settings = Settings.load(None, os.environ)
     checks = report(settings.local, settings.data_dir)
+    checks += docker.report(settings.docker, "docker" in settings.runtime.enabled)
     state.printer().rows(checks, ["name", "ok", "detail", "fix"])
     missing = [check.name for check in checks if not check.ok and check.required]
     if missing:

@@ -87,7 +87,6 @@ def _probes(settings: LocalSettings, data: Path) -> list[Probe]:
         Probe("name servers", _resolvers, "list a name server in /etc/resolv.conf", required=False),
         Probe("outbound route", _route, "ip route add default via GATEWAY", required=False),
         Probe("gvisor", lambda: _gvisor(settings), gvisor.INSTALL, required=False),
-        Probe("docker", lambda: _program("dockerd"), "apt-get install docker.io", required=False),
         Probe(
             "kvm",
             _kvm,
