@@ -2,8 +2,8 @@
 # Copyright the Casulo authors
 """The yardstick: a Docker daemon of our own, whole and untuned, that leaves nothing behind.
 
-It lives in a network and a mount namespace of its own, so that its bridge, its packet filter rules
-and its mounts vanish with it, and the machine's own Docker, if any, is not touched.
+It lives in a network (unless told otherwise) and a mount namespace of its own, so that its bridge, its
+packet filter rules and its mounts vanish with it, and the machine's own Docker, if any, is not touched.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 
 IMAGE = "casulo-yardstick:1"
 CGROUP = "casulo-yardstick"
+PROGRAMS = ("/bin/true", "/bin/sleep")
 _TIMEOUT = 60.0
 
 
@@ -44,9 +45,9 @@ class Docker:
         return done.returncode == 0
 
     def import_image(self, folder: Path) -> None:
-        """Make an image of a tree with `true` in it."""
+        """Make an image of a tree with PROGRAMS in it."""
         tree, archive = folder / "tree", folder / "tree.tar"
-        for source in ("/bin/true", *libraries("/bin/true")):
+        for source in {program: None for name in PROGRAMS for program in (name, *libraries(name))}:
             target = tree / source.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(Path(source).resolve(), target)
@@ -77,13 +78,13 @@ def why_not() -> str:
 
 
 @contextmanager
-def daemon() -> Iterator[Docker]:
+def daemon(*, own_network: bool = True) -> Iterator[Docker]:
     """Start, import the image, and at the end remove every trace."""
     had_run_docker = Path("/run/docker").exists()
     with tempfile.TemporaryDirectory(prefix="casulo-yardstick-") as place:
         folder = Path(place)
         docker = Docker(folder / "docker.sock")
-        process = _start(folder)
+        process = _start(folder, own_network)
         try:
             _wait_until_ready(docker, process, folder)
             docker.import_image(folder)
@@ -96,9 +97,9 @@ def daemon() -> Iterator[Docker]:
                 shutil.rmtree("/run/docker", ignore_errors=True)
 
 
-def _start(folder: Path) -> subprocess.Popen[bytes]:
+def _start(folder: Path, own_network: bool) -> subprocess.Popen[bytes]:
     command = [
-        *("unshare", "--net", "--mount", "--propagation", "private"),
+        *("unshare", *(["--net"] if own_network else []), "--mount", "--propagation", "private"),
         *("dockerd", "--data-root", folder / "data", "--exec-root", folder / "exec"),
         *("--pidfile", folder / "docker.pid", "--host", f"unix://{folder / 'docker.sock'}"),
         *("--cgroup-parent", CGROUP),

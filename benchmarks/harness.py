@@ -19,11 +19,11 @@ NETWORK = "10.231.0.0/16"
 
 
 @asynccontextmanager
-async def serving(runtime: str = "local") -> AsyncIterator[tuple[Server, AsyncClient]]:
+async def serving(runtime: str = "local", extra: str = "") -> AsyncIterator[tuple[Server, AsyncClient]]:
     """A fresh server and a client of it; every sandbox is removed at the end."""
-    local = f'[local]\nnetwork = "{NETWORK}"\n' if runtime == "local" else ""
+    local = f'[local]\nnetwork = "{NETWORK}"\n' if runtime == "local" and "[local]" not in extra else ""
     with tempfile.TemporaryDirectory(prefix="casulo-bench-") as place:
-        server = Server(Path(place), runtime, local).start()
+        server = Server(Path(place), runtime, local + extra).start()
         try:
             async with AsyncClient(Connection(server.url, server.api_key)) as client:
                 yield server, client

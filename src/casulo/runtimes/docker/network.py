@@ -13,15 +13,16 @@ import os
 import platform
 import socket
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from ipaddress import IPv4Network
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
+from pyroute2.netlink.exceptions import NetlinkError
 
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
+from casulo.network.bridge import isolate_ports
 from casulo.network.filter import Filter, host_resolvers
 from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained
 from casulo.runtimes.docker.plan import PORT, Names
@@ -141,9 +142,13 @@ class Network:
         """
         if not self._filtered:
             return
-        for port in Path(f"/sys/class/net/{self._names.bridge}/brif").iterdir():
-            with suppress(FileNotFoundError):  # it went with its container
-                (port / "isolated").write_text("1")
+        try:
+            isolate_ports(self._names.bridge)
+        except (OSError, NetlinkError) as error:
+            raise RuntimeFailure(
+                f"the containers on {self._names.bridge} cannot be kept apart: {error}",
+                code=Code.SANDBOX_START_FAILED,
+            ) from error
 
     async def address(self, container: Mapping[str, Any]) -> tuple[str, int]:
         """Where the daemon of a running container listens, tried out."""
