@@ -19,8 +19,13 @@ from support.machine import cannot_run
 from support.server import Server
 from support.volumes import Place
 
+ENGINES = {
+    "crun": 'oci_runtime = "crun"\n',
+    "runc": 'oci_runtime = "runc"\n',
+}
 
-@pytest.fixture(scope="module", params=["crun", "runc"])
+
+@pytest.fixture(scope="module", params=ENGINES)
 def served(
     request: pytest.FixtureRequest, new_module_server: Callable[..., Server], tmp_path_factory: Any
 ) -> Iterator[tuple[Server, Path, Path]]:
@@ -34,7 +39,7 @@ def served(
     server = new_module_server(
         "local",
         extra=f'[storage]\nallowed_host_paths = ["{top / "link"}"]\n',
-        local=f'oci_runtime = "{request.param}"\n',
+        local=ENGINES[request.param],
     )
     yield server, top / "allowed", top / "outside"
 
