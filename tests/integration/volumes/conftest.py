@@ -22,6 +22,7 @@ from support.volumes import Place
 ENGINES = {
     "crun": 'oci_runtime = "crun"\n',
     "runc": 'oci_runtime = "runc"\n',
+    "runsc": 'isolation = "gvisor"\n',
 }
 
 
