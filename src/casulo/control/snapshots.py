@@ -113,7 +113,9 @@ class Snapshots:
             await self._taken(snapshot, ability)
         except Exception as error:  # whatever failed, the row must not stay halfway
             known = isinstance(error, CasuloError)
-            _log.warning("snapshot.failed", snapshot=snapshot.id, exc_info=None if known else error)
+            _log.warning(
+                "snapshot.failed", snapshot=snapshot.id, error=str(error), exc_info=None if known else error
+            )
             late = isinstance(error, TimedOut)
             reason = SnapshotReason.TIMED_OUT if late else SnapshotReason.FAILED
             await self._fail(snapshot.id, reason, str(error) or type(error).__name__)
