@@ -9,6 +9,7 @@ another one, still finds and removes what this one began.
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -63,8 +64,11 @@ class Engine:
         return [*self._call("restore"), "--detach", *paths, sandbox_id]
 
     def delete(self, sandbox_id: str) -> list[str]:
-        """Forget a container whose processes are gone; empty where removing its files is all."""
-        return [] if self.is_gvisor else [*self._call("delete"), "--force", sandbox_id]
+        """Forget a container whose processes are gone; empty where removing its files is all.
+
+        It is with crun, too, since it made no cgroup; starting a program for it takes longer than the rest.
+        """
+        return [*self._call("delete"), "--force", sandbox_id] if self.name == "runc" else []
 
     def knows(self, sandbox_id: str) -> bool:
         """Whether it has state of this container."""
@@ -72,9 +76,11 @@ class Engine:
 
     def clear(self, sandbox_id: str) -> None:
         """Remove its files of a container whose processes are gone."""
-        if self.is_gvisor:
-            for path in self._traces(sandbox_id):
+        for path in list(self._traces(sandbox_id)):
+            if self.is_gvisor:
                 path.unlink(missing_ok=True)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
 
     def _traces(self, sandbox_id: str) -> Iterator[Path]:
         if self.is_gvisor:
@@ -106,8 +112,14 @@ def _options(name: str, platform: str) -> tuple[str, ...]:
 
 def known(run: Path) -> list[Engine]:
     """Engines, wanted or not, that may hold containers of this server."""
-    found = [(name, shutil.which(name)) for name in NAMES if (run / name).is_dir()]
+    found = [(name, _program(name)) for name in NAMES if (run / name).is_dir()]
     return [engine(Path(path), run) for _, path in found if path]
+
+
+@functools.cache
+def _program(name: str) -> str | None:
+    """Asked at every removal, and the answer takes a look at each folder of PATH."""
+    return shutil.which(name)
 
 
 def traces(run: Path) -> set[str]:
