@@ -4,6 +4,7 @@
 
 Starts a server with a data directory of its own, does what a user would do, checks every result, shows how
 long each step took, and proves that nothing is left. Ends with 1 when anything was not as promised.
+With a file name it saves the plot that a cell of code draws of the times.
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ def use(client: Client, data: Path, report: Report) -> None:
         report.expect(result.ok, "the command succeeded")
         watch_live_output(sandbox, report)
         analyse_data(sandbox, report)
+        draw_the_times(sandbox, report)
         hit_the_limit(sandbox, report)
         report.expect(look(data).total > 0, f"while it lives the machine shows it: {look(data)}")
     finally:
@@ -176,6 +178,21 @@ def analyse_data(sandbox: Sandbox, report: Report) -> None:
         text = sandbox.files.read("/workspace/result.txt")
     print(indented(text))
     report.expect("Argon (39.95) before Potassium" in text, "the result says what is known of the elements")
+
+
+def draw_the_times(sandbox: Sandbox, report: Report) -> None:
+    """Two cells of code: the second draws what the first has left."""
+    times = [step for step in report.steps[1:] if "takes" not in step[0]]
+    with report.step("draw the times so far with the code interpreter"):
+        sandbox.code.run(f"times = {times!r}").check()
+        value = sandbox.code.run((HERE / "plot_times.py").read_text()).check().value
+    svg = value.svg if value else None
+    report.expect(
+        svg is not None and svg.count("<rect") == len(times) + 1, "the cell's plot came as a picture"
+    )
+    if svg and len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(svg + "\n")
+        print(f"   saved as {sys.argv[1]}")
 
 
 def hit_the_limit(sandbox: Sandbox, report: Report) -> None:
