@@ -51,7 +51,7 @@ def _make(request: pytest.FixtureRequest, place: str, extra: str = "", local: st
     data_dir = factory.mktemp(f"server-{place}")
     if place == "docker":
         engine: Engine = request.getfixturevalue("engine")
-        return Server(data_dir, place, extra + engine.settings, engines.IMAGE)
+        return Server(data_dir, place, extra + engine.settings + local, engines.IMAGE)
     if place not in _LOCAL:
         return Server(data_dir, place, extra)
     if reason := why_no_local_runtime(place):

@@ -162,10 +162,7 @@ async def test_a_stopped_server_leaves_nothing_when_it_had_nothing(new_server, e
 
 @pytest.mark.parametrize("reach", ["published", "direct"])
 async def test_both_ways_to_reach_a_sandbox(new_server, reach: str) -> None:
-    server: Server = new_server("docker")
-    server.stop()
-    server.extra += f'reach = "{reach}"\n'
-    server.start()
+    server: Server = new_server("docker", local=f'reach = "{reach}"\n')
     async with AsyncClient(Connection(server.url, server.api_key)) as client:
         boxes = await asyncio.gather(*(AsyncSandbox.create(BUSYBOX, client=client) for _ in range(6)))
         endpoints = {(await box.endpoint(44772)).address for box in boxes}

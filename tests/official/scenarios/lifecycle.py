@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from opensandbox import Sandbox
 from opensandbox.exceptions import SandboxApiException, SandboxException
 
-from scenarios.context import IMAGE, Context
+from scenarios.context import Context
 
 
 async def create_with_defaults(context: Context) -> None:
     before = datetime.now(UTC)
-    sandbox = await Sandbox.create(IMAGE, connection_config=context.config())
+    sandbox = await Sandbox.create(context.image, connection_config=context.config())
     try:
         assert isinstance(sandbox.id, str) and sandbox.id
         assert await sandbox.is_healthy()
@@ -23,7 +23,7 @@ async def create_with_defaults(context: Context) -> None:
         assert info.id == sandbox.id
         assert info.status.state == "Running", info.status
         assert info.entrypoint[-3:] == ["tail", "-f", "/dev/null"]
-        assert info.image is not None and info.image.image == IMAGE
+        assert info.image is not None and info.image.image == context.image
         assert info.expires_at is not None
         assert timedelta(minutes=9) < info.expires_at - info.created_at < timedelta(minutes=11)
         assert abs(info.created_at - before) < timedelta(seconds=30)
@@ -148,7 +148,9 @@ async def pause_twice_is_a_conflict(context: Context) -> None:
 
 async def kill(context: Context) -> None:
     async with context.manager() as manager:
-        sandbox = await Sandbox.create(IMAGE, connection_config=context.config(), metadata={"kill": "me"})
+        sandbox = await Sandbox.create(
+            context.image, connection_config=context.config(), metadata={"kill": "me"}
+        )
         await sandbox.kill()
         await _expect_status(404, manager.get_sandbox_info(sandbox.id))
         await _expect_status(404, manager.kill_sandbox(sandbox.id))
@@ -162,7 +164,9 @@ async def unsupported_things_are_refused(context: Context) -> None:
         {"secure_access": True},
         {"metadata": {"opensandbox.io/x": "y"}},
     ):
-        await _expect_status(400, Sandbox.create(IMAGE, connection_config=context.config(), **options))
+        await _expect_status(
+            400, Sandbox.create(context.image, connection_config=context.config(), **options)
+        )
 
 
 async def _wait_for_state(sandbox: Sandbox, state: str) -> None:

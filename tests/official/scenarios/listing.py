@@ -10,7 +10,7 @@ import uuid
 from opensandbox import Sandbox
 from opensandbox.models.sandboxes import SandboxFilter
 
-from scenarios.context import IMAGE, Context
+from scenarios.context import Context
 
 SMALL = {"cpu": "100m", "memory": "64Mi"}
 
@@ -76,7 +76,7 @@ async def paging(context: Context) -> None:
 
 async def _create(context: Context, metadata: dict[str, str]) -> Sandbox:
     return await Sandbox.create(
-        IMAGE, connection_config=context.config(), metadata=metadata, resource=dict(SMALL)
+        context.image, connection_config=context.config(), metadata=metadata, resource=dict(SMALL)
     )
 
 

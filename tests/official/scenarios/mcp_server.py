@@ -11,14 +11,14 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 
-from scenarios.context import IMAGE, Context
+from scenarios.context import Context
 
 
 async def tools(context: Context) -> None:
     async with Client(_parameters(context)) as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
         assert {"sandbox_create", "command_run", "file_write", "sandbox_kill"} <= names
-        created = await _call(client, "sandbox_create", image=IMAGE, metadata={"via": "mcp"})
+        created = await _call(client, "sandbox_create", image=context.image, metadata={"via": "mcp"})
         box = created["sandbox_id"]
         try:
             await _use(client, box)

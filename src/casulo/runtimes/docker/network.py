@@ -9,6 +9,7 @@ as those of local sandboxes. Elsewhere the engine's own separation is all there 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import platform
 import socket
@@ -28,7 +29,7 @@ from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained
 from casulo.runtimes.docker.plan import PORT, Names
 from casulo.runtimes.docker.settings import DockerSettings
 
-_CONNECT_SECONDS = 5.0
+_CONNECT_SECONDS = 8.0
 _ANY = ("", "0.0.0.0", "::")
 _log = structlog.get_logger(__name__)
 
@@ -154,8 +155,8 @@ class Network:
         """Where the daemon of a running container listens, tried out."""
         try:
             host, port = self._direct(container) if self.direct else self._published(container)
-            _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _CONNECT_SECONDS)
-            writer.close()
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await _try_out(host, port)
         except (KeyError, IndexError, ValueError) as error:
             raise RuntimeFailure(
                 "Docker gave the container no address", code=Code.SANDBOX_START_FAILED
@@ -184,6 +185,19 @@ class Network:
         else:
             host = urlsplit(self._settings.url).hostname or "127.0.0.1"
         return host, int(binding["HostPort"])
+
+
+async def _try_out(host: str, port: int) -> None:
+    """Connect. While somebody looks in vain for who had the address before, the kernel answers for all."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, port)
+        except OSError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+        else:
+            writer.close()
+            return
 
 
 def _ipam(network: Mapping[str, Any]) -> dict[str, str]:
