@@ -193,6 +193,28 @@ async def test_a_tree_that_is_deeper_than_paths_are_long(client: AsyncClient, im
         assert not list((image_server.data_dir / folder_).iterdir())
 
 
+async def test_b053_the_policy_goes_on(client: AsyncClient, image_server: Server) -> None:
+    policy = {"defaultAction": "deny", "egress": [{"action": "allow", "target": "one.test"}]}
+    request = {"networkPolicy": policy}
+    async with await AsyncSandbox.create("host", request=request, client=client) as source:
+        path = f"/v1/sandboxes/{source.id}/networkpolicy"
+        rules = [{"action": "allow", "target": "two.test"}]
+        held = image_server.request("PATCH", path, json=rules).json()["policy"]
+        assert {rule["target"] for rule in held["egress"]} == {"one.test", "two.test"}
+        assert (await source.commands.run("cat /etc/resolv.conf")).stdout.startswith("nameserver 10.")
+        snapshot = await source.snapshot()
+    async with await AsyncSandbox.create(snapshot=snapshot, client=client) as box:
+        told = image_server.request("GET", f"/v1/sandboxes/{box.id}/networkpolicy").json()
+        assert told["policy"] == held
+        assert (await box.commands.run("getent hosts elsewhere.test")).exit_code != 0
+    async with await AsyncSandbox.create(
+        snapshot=snapshot, request={"networkPolicy": {"defaultAction": "deny"}}, client=client
+    ) as box:
+        told = image_server.request("GET", f"/v1/sandboxes/{box.id}/networkpolicy").json()
+        assert not told["policy"].get("egress")
+    await client.snapshots.delete(snapshot.id)
+
+
 def _osb(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "casulo.cli", *words]
     environment = {**os.environ, "CASULO_HOME": str(server.data_dir)}

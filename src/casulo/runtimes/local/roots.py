@@ -173,6 +173,7 @@ class Roots:
             layers=layers,
             written=over[-1] if over else None,
             etc=_etc(HOST_IMAGE, layers, self.ids) if over else Etc(),
+            names={"resolv.conf": self._name_servers} if over else {},  # not those of the source
             arguments=spec.entrypoint,
             environment=image.environment,
             workdir=image.workdir,
@@ -181,7 +182,6 @@ class Roots:
 
     def _image_root(self, image: Image, spec: Spec) -> Root:
         process = combine(image.config, entrypoint=spec.entrypoint)
-        resolvers = "".join(f"nameserver {address}\n" for address in self._resolvers)
         return Root(
             layers=image.layers,
             arguments=process.arguments,
@@ -190,9 +190,13 @@ class Roots:
             user=image.user(),
             etc=_etc(image.name, image.layers, image.ids),
             own_run=True,
-            names={"resolv.conf": resolvers},
+            names={"resolv.conf": self._name_servers},
             directories=image.config.volumes,
         )
+
+    @property
+    def _name_servers(self) -> str:
+        return "".join(f"nameserver {address}\n" for address in self._resolvers)
 
 
 def check(spec: Spec) -> None:
