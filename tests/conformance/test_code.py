@@ -196,6 +196,18 @@ async def test_interrupt_keeps_the_state(
     assert (after.stdout.strip() or after.text) == kept and not after.fresh
 
 
+async def test_interrupt_after_a_cell_that_wanted_none(box: AsyncSandbox) -> None:
+    ignoring = "import signal\nx, old = 5, signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    context = await box.code.create_context("python")
+    (await box.code.run(ignoring, context=context)).check()
+    running = asyncio.create_task(box.code.run("while True: pass", context=context))
+    await until_busy(box, context)
+    await box.code.interrupt(context)
+    done = await running
+    assert done.error is not None and done.error.name == "KeyboardInterrupt"
+    assert (await box.code.run("x", context=context)).text == "5"
+
+
 async def test_interrupt_of_what_cannot_be_stopped(box: AsyncSandbox) -> None:
     """A loop inside C code never looks for signals: its context is ended, and that is told."""
     context, done, took = await interrupted(box, "python", "sum(range(10 ** 12))")

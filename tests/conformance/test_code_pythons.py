@@ -5,36 +5,55 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from casulo.client import Client, Connection, Sandbox
+from support import code_image
 from support.cells import Cell, python
 from support.cells.corpus import WITHOUT_IPYTHON
 from support.machine import cannot_run
 from support.pythons import find
 from support.server import Server
 
+NewServer = Callable[..., Server]
 VERSIONS = tuple(f"3.{minor}" for minor in range(8, 15))
 
 
+SUITES = {"3.14": "forky"}
+"""Debian suites whose Python is of a version that a machine may not have."""
+
+pytestmark = pytest.mark.timeout(900)  # the image of such a suite may have to be built
+
+
 @pytest.fixture(scope="module", params=VERSIONS)
-def sandbox(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+def sandbox(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, new_module_server: NewServer
+) -> Iterator[Sandbox]:
     """A sandbox whose `python3` is of one version."""
-    program = find(request.param)
-    if program is None:
+    program, suite = find(request.param), SUITES.get(request.param)
+    if program is None and suite is None:
         cannot_run(f"Python {request.param} is not on this machine")
-    folder = tmp_path_factory.mktemp("python")
-    (folder / "python3").symlink_to(str(program))
-    server: Server = request.getfixturevalue("fake_server")
-    environment = {"PATH": f"{folder}:/usr/local/bin:/usr/bin:/bin"}
+    if program is not None:
+        folder = tmp_path_factory.mktemp("python")
+        (folder / "python3").symlink_to(program)
+        server: Server = request.getfixturevalue("fake_server")
+        image, environment = "host", {"PATH": f"{folder}:/usr/local/bin:/usr/bin:/bin"}
+    else:
+        assert suite is not None
+        server = new_module_server("local", f'[images]\nfolder = "{code_image.store_of_suite(suite)}"\n')
+        image, environment = code_image.suite_name(suite), {}
     with (
         Client(Connection(server.url, server.api_key)) as client,
-        Sandbox.create("host", client=client, env=environment) as made,
+        Sandbox.create(image, client=client, env=environment) as made,
     ):
-        version = made.code.run("import sys; '%d.%d' % sys.version_info[:2]").check()
-        assert version.text == f"'{request.param}'"
+        version = made.code.run("import sys; '%d.%d' % sys.version_info[:2]").check().text.strip("'")
+        if program is None and version != request.param:
+            cannot_run(
+                f"Debian {suite} has Python {version} by now, and {request.param} is not on this machine"
+            )
+        assert version == request.param
         yield made
 
 

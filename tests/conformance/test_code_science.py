@@ -178,3 +178,8 @@ def test_ipython_is_used_where_it_is(sandbox: Sandbox) -> None:
     assert cell("!echo from shell").stdout == "from shell\n"
     assert cell("names = !printf 'a\\nb'\nnames").text == "['a', 'b']"
     assert cell("x = 5\n%who_ls").text.count("'x'") == 1
+    failed = sandbox.code.run("%%time\n1 / 0", context=context)
+    assert failed.error is not None and failed.error.name == "ZeroDivisionError"
+    assert "Traceback" not in failed.stdout
+    left = sandbox.code.run("exit()", context=context)
+    assert left.error is not None and left.error.name == "SystemExit" and cell("x").text == "5"

@@ -32,20 +32,34 @@ def is_whole() -> bool:
 
 def store() -> Path:
     """The folder of an image store that has the image; built when it is missing or its recipe changed."""
+    return _ready("code-image", _recipe(), sorted(RECIPE.glob("*.sh")))
+
+
+def store_of_suite(suite: str) -> Path:
+    """The same for a small image of a Debian suite with its Python."""
+    head = f'name = "{suite_name(suite)}"\nbase = "suite:{suite}"\nentrypoint = ["/bin/sleep", "infinity"]\n'
+    return _ready(f"python-{suite}", head + '[packages]\napt = ["python3", "procps"]\n', [])
+
+
+def suite_name(suite: str) -> str:
+    """What that image is called."""
+    return f"casulo-test/python:{suite}"
+
+
+def _ready(kind: str, recipe: str, files: list[Path]) -> Path:
     reason = why_no_local_runtime() or ("" if shutil.which("mmdebstrap") else "mmdebstrap is not installed")
     if reason:
         cannot_run(reason)
-    recipe = _recipe()
-    parts = [recipe.encode(), *(path.read_bytes() for path in sorted(RECIPE.glob("*.sh")))]
-    place = CACHE / f"code-image-{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"
+    parts = [recipe.encode(), *(path.read_bytes() for path in files)]
+    place = CACHE / f"{kind}-{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"
     CACHE.mkdir(parents=True, exist_ok=True)
     lock = os.open(CACHE, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (place / "built").is_file():
-            for old in CACHE.glob("code-image-*"):
+            for old in CACHE.glob(f"{kind}-*"):
                 shutil.rmtree(old)
-            _build(recipe, place)
+            _build(recipe, files, place)
     finally:
         os.close(lock)
     return place / "images"
@@ -61,9 +75,11 @@ def _recipe() -> str:
     return text
 
 
-def _build(recipe: str, place: Path) -> None:
+def _build(recipe: str, files: list[Path], place: Path) -> None:
     source = place / "recipe"
-    shutil.copytree(RECIPE, source)
+    source.mkdir(parents=True)
+    for path in files:
+        shutil.copy(path, source)
     (source / "image.toml").write_text(recipe)
     command = [sys.executable, "-m", "casulo.cli", "image", "build", str(source / "image.toml")]
     subprocess.run(command, check=True, env={**os.environ, "CASULO_HOME": str(place)})

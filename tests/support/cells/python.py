@@ -38,6 +38,7 @@ CELLS = [
     Cell("huge repr", "list(range(300000))", value=str(list(range(300000)))),
     Cell("nested print", "def p(n):\n    print(n)\n    if n: p(n-1)\np(2)", stdout="2\n1\n0\n"),
     Cell("display", "display({'a': 1}, 'b')\nprint('after')", stdout="after\n", displays=2),
+    Cell("display that is updated", "h = display(1, display_id='d')\nh.update(2)", displays=2),
     Cell("html", "class H:\n    def _repr_html_(self): return '<b>h</b>'\n    def __repr__(self): return 'H!'\nH()", value="H!"),
     Cell("broken repr", "class B:\n    def __repr__(self): raise KeyError('k')\nB()", value="<B object whose repr raised KeyError: 'k'>"),
     Cell("thread", "import threading\nt = threading.Thread(target=lambda: print('in thread'))\nt.start(); t.join()", stdout="in thread\n"),

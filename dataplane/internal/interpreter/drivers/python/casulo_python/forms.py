@@ -141,7 +141,20 @@ def show(kind, forms):
         channel.tell(kind, *fields, answered=True)
 
 
-def display(*values, raw=False, **options):
+class Handle:
+    """What `display(…, display_id=…)` gives. Nothing that was sent changes: an update is shown anew."""
+
+    def __init__(self, display_id):
+        self.display_id = display_id
+
+    def update(self, *values, **options):
+        display(*values, **options)
+
+    display = update
+
+
+def display(*values, raw=False, display_id=None, **options):
     """Show values in the middle of a cell. With `raw` each one is a mapping of MIME types to data."""
     for value in values:
         show("display", value if raw else forms_of(value))
+    return None if display_id is None else Handle(display_id)

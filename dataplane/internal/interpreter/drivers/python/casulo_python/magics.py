@@ -99,6 +99,7 @@ class Shell:
         made.display_pub.clear_output = lambda *arguments, **options: None
         made.system = made.system_raw  # the other way, through a terminal, would change line ends
         made.ask_exit = leave
+        made.showtraceback = pass_on
         self._keep_ours(made)
         made.builtin_trap.activate()
         cells.offer_builtins()
@@ -117,6 +118,13 @@ class Shell:
 def leave():
     """What `exit` means without a session to leave."""
     raise SystemExit
+
+
+def pass_on(exc_tuple=None, *arguments, **options):
+    """Some magics print the error of their cell and go on; here it is the error of the cell."""
+    error = (exc_tuple or sys.exc_info())[1]
+    if error is not None:
+        raise error
 
 
 shell = Shell()
