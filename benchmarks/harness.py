@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks.report import Value
 from casulo.client.connection import Connection
 from casulo.client.lifecycle import AsyncClient
+from support import microvm
 from support.server import Server
 
 NETWORK = "10.231.0.0/16"
@@ -21,9 +22,10 @@ NETWORK = "10.231.0.0/16"
 @asynccontextmanager
 async def serving(runtime: str = "local", extra: str = "") -> AsyncIterator[tuple[Server, AsyncClient]]:
     """A fresh server and a client of it; every sandbox is removed at the end."""
-    local = f'[local]\nnetwork = "{NETWORK}"\n' if runtime == "local" and "[local]" not in extra else ""
+    tables = {"local": f'[local]\nnetwork = "{NETWORK}"\n', "microvm": microvm.tables(NETWORK, "")}
+    table = "" if f"[{runtime}]" in extra else tables.get(runtime, "")
     with tempfile.TemporaryDirectory(prefix="casulo-bench-") as place:
-        server = Server(Path(place), runtime, local + extra).start()
+        server = Server(Path(place), runtime, table + extra).start()
         try:
             async with AsyncClient(Connection(server.url, server.api_key)) as client:
                 yield server, client

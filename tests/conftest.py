@@ -15,22 +15,23 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support import engine as engines
-from support import sharing
+from support import microvm, sharing
 from support.engine import Engine
 from support.machine import CANNOT_RUN, cannot_run, why_no_local_runtime
 from support.server import Server
 
 NewServer = Callable[..., Server]
 
-PLACES = ("fake", "local", "runc", "gvisor", "docker")
+PLACES = ("fake", "local", "runc", "gvisor", "docker", "microvm")
 """What a sandbox may run on: a runtime's name, or one of the local runtime's settings below."""
 
 _LOCAL = {"local": "", "runc": 'oci_runtime = "runc"\n', "gvisor": 'isolation = "gvisor"\n'}
 _serial = itertools.count()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For runs in several processes."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """For runs in several processes, and for machines that emulate others slowly."""
+    microvm.choose(config, items)
     sharing.in_groups(items)
 
 
@@ -52,6 +53,10 @@ def _make(request: pytest.FixtureRequest, place: str, extra: str = "", local: st
     if place == "docker":
         engine: Engine = request.getfixturevalue("engine")
         return Server(data_dir, place, extra + engine.settings + local, engines.IMAGE)
+    if place == "microvm":
+        if reason := microvm.why_not():
+            cannot_run(reason)
+        return Server(data_dir, place, extra + microvm.tables(sharing.network(next(_serial)), extra))
     if place not in _LOCAL:
         return Server(data_dir, place, extra)
     if reason := why_no_local_runtime(place):
@@ -140,6 +145,14 @@ def runc_server(request: pytest.FixtureRequest) -> Iterator[Server]:
 def gvisor_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """The server whose sandboxes have a kernel of their own unless they ask for less."""
     yield from _session_server(request, "gvisor")
+
+
+@pytest.fixture(scope="session")
+def microvm_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The server on the microVM runtime."""
+    for server in _session_server(request, "microvm"):
+        microvm.warm_up(server)
+        yield server
 
 
 @pytest.fixture(params=PLACES)

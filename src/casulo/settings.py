@@ -30,6 +30,7 @@ from casulo.model.sandbox import MIN_TIMEOUT_SECONDS
 from casulo.network.egress.settings import EgressSettings
 from casulo.runtimes.docker.settings import DockerSettings
 from casulo.runtimes.local.settings import LocalSettings
+from casulo.runtimes.microvm.settings import MicrovmSettings
 
 ENV_CONFIG = "SANDBOX_CONFIG_PATH"
 ENV_API_KEY = "OPENSANDBOX_SERVER_API_KEY"
@@ -130,6 +131,7 @@ class Settings(_Table):
     runtime: RuntimeSettings = RuntimeSettings()
     local: LocalSettings = LocalSettings()
     docker: DockerSettings = DockerSettings()
+    microvm: MicrovmSettings = MicrovmSettings()
     images: ImagesSettings = ImagesSettings()
     egress: EgressSettings = EgressSettings()
     storage: StorageSettings = StorageSettings()

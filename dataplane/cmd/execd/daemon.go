@@ -17,6 +17,7 @@ import (
 	"casulo.dev/dataplane/internal/boot"
 	"casulo.dev/dataplane/internal/entrypoint"
 	"casulo.dev/dataplane/internal/environment"
+	"casulo.dev/dataplane/internal/guest"
 	"casulo.dev/dataplane/internal/hooks"
 	"casulo.dev/dataplane/internal/isolated"
 	"casulo.dev/dataplane/internal/process"
@@ -52,8 +53,9 @@ type daemon struct {
 	isolatedHome *isolated.Home
 }
 
-// run starts the sandbox, waits for its end and returns the exit status.
-func run(channel *boot.Channel, document *boot.Document) int {
+// run starts the sandbox, waits for its end and returns the exit status. What besides is done as soon as
+// it runs.
+func run(channel *boot.Channel, document *boot.Document, besides func(*daemon)) int {
 	d := &daemon{document: document, env: newEnvironment(document)}
 	listen, err := d.start(channel)
 	if err != nil {
@@ -61,6 +63,9 @@ func run(channel *boot.Channel, document *boot.Document) int {
 	}
 	if err := channel.Ready(version.Version, listen); err != nil {
 		log.Printf("event=ready_not_sent error=%q", err)
+	}
+	if besides != nil {
+		besides(d)
 	}
 	exit := d.entry.Wait()
 	d.end()
@@ -178,6 +183,9 @@ func fail(channel *boot.Channel, cause error) {
 		if err := channel.Failed(code, cause); err != nil {
 			log.Printf("event=failure_not_sent error=%q", err)
 		}
+	}
+	if guest.IsInit(os.Args) {
+		guest.PowerOff()
 	}
 	os.Exit(1)
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"casulo.dev/dataplane/internal/boot"
+	"casulo.dev/dataplane/internal/guest"
 	"casulo.dev/dataplane/internal/isolated"
 	"casulo.dev/dataplane/internal/version"
 )
@@ -33,6 +34,9 @@ const (
 func main() {
 	if isolated.IsHelper(os.Args) {
 		os.Exit(isolated.RunHelper(os.Args))
+	}
+	if guest.IsInit(os.Args) {
+		runMachine()
 	}
 	bootFD := flag.Int("boot-fd", -1, "descriptor of the boot channel, a SOCK_SEQPACKET socket")
 	stdio := flag.Bool("boot-stdio", false, "boot through standard input and output, and log to standard error")
@@ -48,7 +52,7 @@ func main() {
 		probeKernel()
 		return
 	}
-	log.SetFlags(log.LstdFlags | log.Lmicroseconds | log.LUTC)
+	setUpLog()
 	if err := closeInheritedOnExec(); err != nil {
 		log.Printf("event=descriptors_may_leak error=%q", err)
 	}
@@ -57,7 +61,7 @@ func main() {
 		fail(channel, err)
 	}
 	harden()
-	os.Exit(run(channel, parsed))
+	os.Exit(run(channel, parsed, nil))
 }
 
 // probeKernel is how the server finds out what a kernel of another make lacks.
@@ -67,6 +71,8 @@ func probeKernel() {
 		fmt.Println("refused: AT_NO_AUTOMOUNT")
 	}
 }
+
+func setUpLog() { log.SetFlags(log.LstdFlags | log.Lmicroseconds | log.LUTC) }
 
 func receive(fd int, stdio bool, name string) (*boot.Channel, *boot.Document, error) {
 	if fd >= 0 {

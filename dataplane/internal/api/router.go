@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"sync/atomic"
 )
 
 // TokenHeader carries the sandbox's access token.
@@ -18,7 +19,7 @@ const TokenHeader = "X-EXECD-ACCESS-TOKEN"
 
 // Router matches requests to handlers. It never redirects, and it answers every miss in JSON.
 type Router struct {
-	token    string
+	token    atomic.Pointer[string]
 	open     *http.ServeMux
 	guarded  *http.ServeMux
 	prefixes []prefixRoute
@@ -31,8 +32,13 @@ type prefixRoute struct {
 
 // NewRouter makes an empty router. With an empty token every route is open.
 func NewRouter(token string) *Router {
-	return &Router{token: token, open: http.NewServeMux(), guarded: http.NewServeMux()}
+	r := &Router{open: http.NewServeMux(), guarded: http.NewServeMux()}
+	r.SetToken(token)
+	return r
 }
+
+// SetToken replaces the token, for a sandbox that became another one.
+func (r *Router) SetToken(token string) { r.token.Store(&token) }
 
 // Handle registers a route that needs the token. Patterns are those of http.ServeMux, without host.
 func (r *Router) Handle(pattern string, handler http.HandlerFunc) {
@@ -96,8 +102,8 @@ func (r *Router) prefixed(req *http.Request) http.Handler {
 
 // admitted checks the token in constant time and writes the refusal itself.
 func (r *Router) admitted(w http.ResponseWriter, req *http.Request) bool {
-	given := req.Header.Get(TokenHeader)
-	if r.token == "" || subtle.ConstantTimeCompare([]byte(given), []byte(r.token)) == 1 {
+	given, token := req.Header.Get(TokenHeader), *r.token.Load()
+	if token == "" || subtle.ConstantTimeCompare([]byte(given), []byte(token)) == 1 {
 		return true
 	}
 	WriteError(w, http.StatusUnauthorized, CodeUnauthenticated,

@@ -29,6 +29,9 @@ type Channel struct {
 	Pids   *os.File
 }
 
+// NewChannel is a channel whose answer is passed to reply; the descriptors are for the caller to fill in.
+func NewChannel(reply func([]byte) error) *Channel { return &Channel{reply: reply} }
+
 // order names the descriptors of a message, in the order in which they are attached.
 type order struct {
 	Version int      `json:"v"`
@@ -154,7 +157,7 @@ func (c *Channel) Failed(code string, cause error) error {
 	return c.send(answer{Event: "failed", Code: code, Message: cause.Error()})
 }
 
-// send also ends the use of the channel. A starter that is gone by now is no failure of ours.
+// send ends the use of the channel.
 func (c *Channel) send(message answer) error {
 	if c.reply == nil {
 		return nil

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 
 	"casulo.dev/dataplane/internal/api"
 	"casulo.dev/dataplane/internal/plain"
@@ -28,6 +29,7 @@ const envsVariable = "EXECD_ENVS"
 
 // Environment is what all processes of the sandbox start from.
 type Environment struct {
+	mu   sync.RWMutex
 	base map[string]string
 	file string
 	cwd  string
@@ -59,6 +61,23 @@ func New(base map[string]string, file, cwd string, user User) *Environment {
 	return &Environment{base: base, file: file, cwd: cwd, user: user}
 }
 
+// idVariable tells user processes which sandbox they are in.
+const idVariable = "OPENSANDBOX_ID"
+
+// Rename tells processes to come that this is another sandbox now, with some variables of its own.
+func (e *Environment) Rename(sandboxID string, variables map[string]string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	maps.Copy(e.base, variables)
+	e.base[idVariable] = sandboxID
+}
+
+func (e *Environment) ofSandbox() Variables {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return maps.Clone(e.base)
+}
+
 // Cwd is the directory that relative paths start from.
 func (e *Environment) Cwd() string { return e.cwd }
 
@@ -70,7 +89,7 @@ func (e *Environment) Compose(overrides map[string]string) Variables {
 
 // ComposeFor is Compose for a process of another user, whose HOME and names differ.
 func (e *Environment) ComposeFor(identity Identity, overrides map[string]string) Variables {
-	variables := Variables(maps.Clone(e.base))
+	variables := e.ofSandbox()
 	maps.Copy(variables, identity.variables)
 	if identity.composed {
 		parseFile(identity.file, variables)

@@ -131,7 +131,17 @@ def _factories(settings: Settings) -> dict[str, registry.Factory]:
 
         return FakeRuntime(settings.data_dir, settings.sandbox.start_timeout_seconds)
 
-    return {"local": local, "docker": docker, "fake": fake}
+    def microvm() -> Runtime:
+        from casulo.runtimes.microvm.runtime import MicrovmRuntime  # needs Linux; other runtimes do not
+
+        return MicrovmRuntime(
+            settings.microvm,
+            settings.data_dir,
+            settings.sandbox.start_timeout_seconds,
+            settings.images,
+        )
+
+    return {"local": local, "docker": docker, "microvm": microvm, "fake": fake}
 
 
 def server_config(settings: Settings, lifecycle: Lifecycle) -> uvicorn.Config:

@@ -21,6 +21,7 @@ from casulo.cli import (
     image,
     isolated,
     key,
+    microvm,
     run,
     sandbox,
     server,
@@ -56,6 +57,7 @@ app.add_typer(isolated.app, name="isolated")
 app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(key.app, name="key")
 app.add_typer(audit.app, name="audit")
+app.add_typer(microvm.app, name="microvm")
 app.add_typer(config.app, name="config")
 app.command("doctor", context_settings=CONTEXT)(doctor.doctor)
 app.command("version", context_settings=CONTEXT)(version.version)

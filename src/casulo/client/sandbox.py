@@ -17,6 +17,7 @@ from casulo.client.code import AsyncCode
 from casulo.client.commands import AsyncCommands
 from casulo.client.connection import Connection
 from casulo.client.files import AsyncFiles
+from casulo.client.forks import forked
 from casulo.client.isolated import AsyncIsolated
 from casulo.client.lifecycle import AsyncClient, Duration, HasClient, seconds
 from casulo.client.records import Endpoint, Metrics, Process, SandboxInfo, SandboxPage, parse
@@ -222,6 +223,21 @@ class AsyncSandbox:
         """Keep its files; it stands still for a moment. With `wait` the snapshot is Ready on return."""
         limit = seconds("timeout", timeout)
         return await self._client.snapshots.create(self.id, name, wait=wait, timeout=limit)
+
+    async def fork(
+        self,
+        count: int = 1,
+        *,
+        timeout: Duration | None = DEFAULT_TIMEOUT,
+        env: Mapping[str, str] | None = None,
+    ) -> tuple[AsyncSandbox, ...]:
+        """`count` new sandboxes that begin where this one stands: with its files, and on microVMs with its
+        memory. Each says in its metadata whose child it is. All of them run, or an error leaves none."""
+        snapshot = await self.snapshot("fork")
+        try:
+            return await forked(self, self._client, snapshot, count, {"timeout": timeout, "env": env})
+        finally:
+            await self._client.snapshots.delete(snapshot.id)
 
     async def patch_metadata(self, changes: Mapping[str, str | None]) -> SandboxInfo:
         """Set the given keys, remove those whose value is None, leave the others."""

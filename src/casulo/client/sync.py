@@ -282,6 +282,7 @@ class Sandbox(Twin[AsyncSandbox]):
     pause = blocking(AsyncSandbox.pause)
     resume = blocking(AsyncSandbox.resume)
     snapshot = blocking(AsyncSandbox.snapshot)
+    fork = wrapping(lambda: _sandboxes, AsyncSandbox.fork)
     patch_metadata = blocking(AsyncSandbox.patch_metadata)
     endpoint = blocking(AsyncSandbox.endpoint)
     health = blocking(AsyncSandbox.health)
@@ -290,3 +291,7 @@ class Sandbox(Twin[AsyncSandbox]):
     watch_metrics = iterating(AsyncSandbox.watch_metrics)
     processes = blocking(AsyncSandbox.processes)
     _leave = blocking(AsyncSandbox.__aexit__)
+
+
+def _sandboxes(sources: tuple[AsyncSandbox, ...]) -> tuple[Sandbox, ...]:
+    return tuple(Sandbox(source) for source in sources)

@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -68,11 +69,20 @@ class Plan:
         )
 
 
+@dataclass(frozen=True)
+class Maker:
+    """How slots of one kind are made and removed. Both block; removing is idempotent."""
+
+    build: Callable[[Slot], None]
+    destroy: Callable[[Slot], None]
+
+
 class Slots:
     """All slots of one server. Methods block; call them from worker threads."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, maker: Maker | None = None) -> None:
         self._plan = plan
+        self._maker = maker or Maker(build, destroy)
         self._lock = threading.Lock()
         self._taken: set[int] = set()
         self._ready: list[Slot] = []
@@ -95,7 +105,7 @@ class Slots:
         for path in self._plan.folder.iterdir():
             index = int(path.name, 16)
             if index not in indexes:
-                destroy(self._plan.slot(index))
+                self._maker.destroy(self._plan.slot(index))
         kept = {self._plan.slot(index).interface for index in indexes}
         for name in interfaces(self._plan.prefix) - kept:
             remove_interface(name)
@@ -106,7 +116,7 @@ class Slots:
             fcntl.flock(file, fcntl.LOCK_EX)
             slot = self._allocate(foreign_networks(self._plan.prefix))
             try:
-                build(slot)
+                self._maker.build(slot)
             except BaseException:
                 self.release(slot.index)
                 raise
@@ -123,7 +133,7 @@ class Slots:
 
     def release(self, index: int) -> None:
         """Remove a slot and let its address be used again. Idempotent."""
-        destroy(self._plan.slot(index))
+        self._maker.destroy(self._plan.slot(index))
         with self._lock:
             self._taken.discard(index)
 
@@ -161,7 +171,7 @@ def build(slot: Slot) -> None:
         linux.in_own_thread(lambda: _build_inside(slot, host_namespace))
     finally:
         os.close(host_namespace)
-    _set_up_host_side(slot)
+    set_up_host_side(slot)
 
 
 def _build_inside(slot: Slot, host_namespace: int) -> None:
@@ -195,7 +205,8 @@ def _guest_settings() -> None:
     (sysctl / "ipv4/ping_group_range").write_text("0 65535")
 
 
-def _set_up_host_side(slot: Slot) -> None:
+def set_up_host_side(slot: Slot) -> None:
+    """Give the host's interface of a slot its address and settings."""
     conf = Path("/proc/sys/net/ipv4/conf") / slot.interface
     (conf / "rp_filter").write_text("1")
     (conf / "forwarding").write_text("1")

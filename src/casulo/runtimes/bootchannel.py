@@ -50,7 +50,11 @@ class BootDocument:
     isolated_dir: str = ""
 
     def encode(self) -> bytes:
-        """The document as the daemon reads it; absent members are left out."""
+        """The document as the daemon reads it."""
+        return json.dumps(self.body()).encode()
+
+    def body(self) -> dict[str, Any]:
+        """Its members; absent ones are left out."""
         body: dict[str, Any] = {
             "sandbox_id": self.sandbox_id,
             "access_token": self.access_token,
@@ -70,7 +74,7 @@ class BootDocument:
             body["pre_start"] = _hook(self.pre_start)
         if self.periodic:
             body["periodic"] = [_hook(hook) for hook in self.periodic]
-        return json.dumps(body).encode()
+        return body
 
 
 def _hook(hook: Hook) -> dict[str, Any]:

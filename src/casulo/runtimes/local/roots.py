@@ -27,7 +27,6 @@ from casulo.model.errors import Code, Conflict, InvalidRequest, RuntimeFailure, 
 from casulo.model.sandbox import Spec
 from casulo.model.snapshot import snapshot_not_found
 from casulo.network.filter import host_resolvers
-from casulo.runtimes.local.host import Host
 from casulo.runtimes.local.snapshotshelf import SnapshotShelf
 
 _ROOT = User(0, 0, home="/root")
@@ -67,11 +66,14 @@ class Root:
 class Roots:
     """The roots of sandboxes that are about to start, and the store that their images come from."""
 
-    def __init__(self, settings: ImagesSettings, host: Host, shelf: SnapshotShelf) -> None:
+    def __init__(
+        self, settings: ImagesSettings, data: Path, ids: Ids, owner: str, shelf: SnapshotShelf
+    ) -> None:
+        """`owner` tells the holds of this runtime's sandboxes from those of others."""
         self._shelf = shelf
-        self.ids = Ids(None) if host.rootless else Ids(host.id_base)
-        self._store = ImageStore(settings.place(host.data), settings, self.ids, owner=host.instance)
-        self._host_folder = host.data / "images" / "host"
+        self.ids = ids
+        self._store = ImageStore(settings.place(data), settings, ids, owner=owner)
+        self._host_folder = data / "images" / "host"
         self._provided: dict[str, Root] = {}
 
     async def open(self, live: Collection[str]) -> None:

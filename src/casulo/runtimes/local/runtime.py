@@ -19,6 +19,7 @@ import structlog
 
 from casulo import linux
 from casulo.images import daemon
+from casulo.images.ids import Ids
 from casulo.images.settings import ImagesSettings
 from casulo.model.credentials import Credentials
 from casulo.model.errors import CasuloError, RuntimeFailure
@@ -85,7 +86,8 @@ class LocalRuntime:
         self._on_exit = on_exit
         await self._run(self._prepare)
         shelf = SnapshotShelf(self._host.data / "snapshots")
-        self._roots = Roots(self._image_settings, self._host, shelf)
+        ids = Ids(None) if self._host.rootless else Ids(self._host.id_base)
+        self._roots = Roots(self._image_settings, self._data, ids, self._host.instance, shelf)
         await self._roots.open(await self.list())
         self.snapshots = kept = LocalSnapshots(self._host, self._roots, shelf)
         await self._run(kept.thaw_forgotten)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Machines between their start and their end, whatever sandbox they are or will be.
+
+A machine has a name. Everything of it is in its folder, so that `remove` works for a machine that an
+earlier server started. What is kept here in memory are only open lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from casulo import linux
+from casulo.model.errors import Code, RuntimeFailure
+from casulo.network.slots import Slot
+from casulo.network.taps import Taps
+from casulo.runtimes.local import watch
+from casulo.runtimes.microvm import disks
+from casulo.runtimes.microvm.capped import Capped, pump
+from casulo.runtimes.microvm.folder import Folder, Folders, Parts
+from casulo.runtimes.microvm.link import Link
+from casulo.runtimes.microvm.vmm import Plan, Process, Vmm
+
+T = TypeVar("T")
+CONSOLE_CAP = 256 << 10
+_UID_BASE = 1_000_200_000
+"""Host users of monitors, one for each slot: far above what people and subuid ranges use."""
+
+_END_SECONDS = 10.0
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a machine begins from: a disk to copy, and perhaps memory and state of a frozen one.
+
+    `state` None boots it. `memory` with `private` is only what memory is at first; with `whole` the
+    memory is in the state. Descriptors belong to the caller.
+    """
+
+    disk: Path | None = None
+    memory: int | None = None
+    private: bool = True
+    state: int | None = None
+    whole: bool = False
+
+
+class Lines:
+    """The open lines of one machine: orders, and two outputs that are kept in files."""
+
+    def __init__(self, link: Link, pumps: list[asyncio.Task[None]]) -> None:
+        self.link = link
+        self._pumps = pumps
+
+    @classmethod
+    async def open(cls, folder: Folder, log_cap: int) -> Lines:
+        """Connect all."""
+        link = await Link.open(folder.sockets.link)
+        console = Capped(folder.console_log, CONSOLE_CAP)
+        output = Capped(folder.entrypoint_log, log_cap)
+        loop = asyncio.get_running_loop()
+        pumps = [
+            loop.create_task(pump(folder.sockets.console, console)),
+            loop.create_task(pump(folder.sockets.output, output)),
+        ]
+        return cls(link, pumps)
+
+    async def drained(self, timeout: float = 1.0) -> None:
+        """Wait until what an ended machine printed is in its files."""
+        await asyncio.wait(self._pumps, timeout=timeout)
+
+    async def close(self) -> None:
+        """Hang up. Idempotent."""
+        for task in self._pumps:
+            task.cancel()
+        await asyncio.wait(self._pumps)
+        await self.link.close()
+
+
+class Machines:
+    """All machines of one server."""
+
+    def __init__(self, folders: Folders, vmm: Vmm, taps: Taps, log_cap: int) -> None:
+        self.folders = folders
+        self.vmm = vmm
+        self._taps = taps
+        self._log_cap = log_cap
+        self._lines: dict[str, Lines] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def slot(self, folder: Folder) -> Slot:
+        """The addresses of a machine."""
+        index = folder.index()
+        if index is None:
+            raise RuntimeFailure(f"{folder.path} has no network slot", code=Code.SANDBOX_START_FAILED)
+        return self._taps.at(index)
+
+    async def lines(self, name: str) -> Lines:
+        """The machine's lines, opened if they are not."""
+        if name not in self._lines:
+            self._lines[name] = await Lines.open(self.folders.of(name), self._log_cap)
+        return self._lines[name]
+
+    async def start(self, name: str, parts: Parts, origin: Origin) -> Folder:
+        """A new machine: booting, or standing still where its origin was frozen."""
+        folder = self.folders.of(name)
+        try:
+            tap = await _in_thread(lambda: self._prepare(folder, parts, origin))
+            await self._launch(folder, parts, origin, tap)
+        except BaseException:
+            await asyncio.shield(self.remove(name))
+            raise
+        return folder
+
+    async def restart(self, folder: Folder, state: int) -> None:
+        """The machine of a paused sandbox again, standing still, at its old address."""
+        index = self.slot(folder).index
+        tap = await _in_thread(lambda: self._taps.reopen(index))
+        await self._launch(folder, folder.parts(), Origin(state=state, whole=True), tap)
+
+    def _prepare(self, folder: Folder, parts: Parts, origin: Origin) -> int:
+        folder.create(parts)
+        if origin.disk is not None:
+            disks.copy(origin.disk, folder.disk)
+        slot, tap = self._taps.take()
+        folder.slot.write_text(str(slot.index))
+        return tap
+
+    async def _launch(self, folder: Folder, parts: Parts, origin: Origin, tap: int) -> None:
+        plan = _plan(folder, parts, origin, tap, _UID_BASE + self.slot(folder).index)
+        try:
+            process = await self.vmm.start(plan)
+        finally:
+            os.close(tap)
+        folder.note(process)
+        await self.lines(folder.name)
+        if plan.incoming is not None:
+            await self.vmm.load(plan)
+
+    async def rename(self, old: Folder, name: str) -> Folder:
+        """Give a machine another name, and with it another owner."""
+        new = self.folders.of(name)
+        old.rename(new)
+        self._lines[name] = self._lines.pop(old.name)
+        return new
+
+    async def kill(self, name: str) -> None:
+        """End the monitor, if it is there, and hang up. The folder stays."""
+        process = self.folders.of(name).process()
+        lines = self._lines.pop(name, None)
+        if lines:
+            await lines.close()
+        if process:
+            await _in_thread(lambda: _kill(process))
+
+    async def remove(self, name: str) -> None:
+        """End the machine and remove every trace. Idempotent."""
+        await self.kill(name)
+        folder = self.folders.of(name)
+        await _in_thread(lambda: self._forget(folder))
+
+    def _forget(self, folder: Folder) -> None:
+        index = folder.index()
+        if index is not None:
+            self._taps.release(index)
+        folder.remove()
+
+    async def hang_up(self, name: str) -> None:
+        """Close the lines to a machine that goes on. Idempotent."""
+        lines = self._lines.pop(name, None)
+        if lines:
+            await lines.close()
+
+    def besides(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this while others go on; it ends with this object at the latest."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Hang up everywhere; the machines go on."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for name in list(self._lines):
+            await self.hang_up(name)
+
+
+def _plan(folder: Folder, parts: Parts, origin: Origin, tap: int, uid: int) -> Plan:
+    return Plan(
+        hardware=parts.hardware,
+        kernel=parts.kernel,
+        initramfs=parts.initramfs,
+        image_disk=parts.image_disk,
+        own_disk=folder.disk,
+        sockets=folder.sockets,
+        log=folder.monitor_log,
+        tap=tap,
+        memory=origin.memory,
+        private_memory=origin.private,
+        incoming=origin.state,
+        whole=origin.whole,
+        uid=uid,
+    )
+
+
+def is_alive(process: Process) -> bool:
+    """Whether the monitor still runs."""
+    return linux.start_time(process.pid) == process.started
+
+
+def _kill(process: Process) -> None:
+    descriptor = watch.open_process(process.pid, process.started)
+    if descriptor is None:
+        return
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(descriptor)
+    if not watch.await_end(process.pid, process.started, _END_SECONDS):
+        raise RuntimeFailure(f"the monitor's process {process.pid} does not end")
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Run in a thread. A thread cannot be stopped half-way, so cancellation waits for its end."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""The microVM runtime: one virtual machine for each sandbox, restored from a template.
+
+The guest is not trusted. Its limits, its network and its end are the host's business; what it says
+over its lines is only believed where it harms nobody but itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from casulo import linux
+from casulo.images import daemon
+from casulo.images.ids import PLAIN
+from casulo.images.settings import ImagesSettings
+from casulo.model.credentials import Credentials
+from casulo.model.draft import ISOLATED_SESSIONS_FEATURE
+from casulo.model.errors import Code, InvalidRequest, RuntimeFailure
+from casulo.model.policy import EGRESS_FEATURE
+from casulo.model.sandbox import EXECD_PORT, Exit, Handle, Isolation, Resources, Spec
+from casulo.network import filter as packet_filter
+from casulo.network.instance import instance_of
+from casulo.network.slots import Plan as SlotPlan
+from casulo.network.taps import Taps
+from casulo.runtimes import bootchannel, endings
+from casulo.runtimes.base import Capabilities, Egress, ExitListener, Reality
+from casulo.runtimes.local import cgroups, roots, watch
+from casulo.runtimes.local.roots import Root, Roots
+from casulo.runtimes.local.snapshotshelf import SnapshotShelf
+from casulo.runtimes.microvm import clock, disks, ending, host, identity
+from casulo.runtimes.microvm.folder import Folder, Folders, Parts
+from casulo.runtimes.microvm.machines import Machines, is_alive
+from casulo.runtimes.microvm.pauses import MicrovmPause
+from casulo.runtimes.microvm.qemu import Qemu
+from casulo.runtimes.microvm.settings import MicrovmSettings
+from casulo.runtimes.microvm.snapshots import MicrovmSnapshots
+from casulo.runtimes.microvm.spares import PREFIX, Spares
+from casulo.runtimes.microvm.store import Store
+from casulo.runtimes.microvm.templates import BUILDING, Recipe, Templates
+from casulo.runtimes.microvm.vmm import Hardware
+
+_MIB = 1 << 20
+_MOST_VCPUS = 16
+_LEAST_MEMORY = 128 * _MIB
+_LEAST_DISK = 16 * _MIB
+_OVERHEAD_BYTES = 192 * _MIB
+"""What a monitor may use beyond the guest's memory: its program, buffers, translated code."""
+
+_MONITOR_PIDS = 64
+_WARM = (("/bin/sh", "-c", "true"),)
+log = structlog.get_logger(__name__)
+
+
+class MicrovmRuntime:
+    """Runs sandboxes as virtual machines on this host."""
+
+    name = "microvm"
+
+    def __init__(
+        self,
+        settings: MicrovmSettings,
+        data: Path,
+        start_timeout_seconds: float = 30,
+        images: ImagesSettings | None = None,
+    ) -> None:
+        self._settings = settings
+        self._data = data
+        self._start_timeout = start_timeout_seconds
+        self._instance = instance_of(data)
+        self._store = Store(settings.place(data))
+        shelf = SnapshotShelf(data / "microvm-layers")  # machines keep their snapshots elsewhere
+        self._roots = Roots(images or ImagesSettings(), data, PLAIN, f"{self._instance}m", shelf)
+        self._watch = watch.Watch(self._ended)
+        self._wanted: dict[str, tuple[Root, Recipe]] = {}
+        self.pause: MicrovmPause | None = None
+        self.snapshots: MicrovmSnapshots | None = None
+        self.egress: Egress | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What machines on this host can do."""
+        limits = {f"limits.{name}" for name in ("cpu", "memory", "pids", "shm", "disk")}
+        missing = {
+            "gpu": "this runtime hands no GPU devices to sandboxes",
+            ISOLATED_SESSIONS_FEATURE: "a virtual machine holds one sandbox and no sessions apart from it",
+            EGRESS_FEATURE: "the proxy for network policies stands before containers only",
+        }
+        if self._accelerator == "tcg":
+            missing["microvm.kvm"] = (
+                f"emulated in software, which is slower and a weaker boundary: {self._why_no_kvm}"
+            )
+        return Capabilities(
+            isolations=frozenset({Isolation.AUTO, Isolation.MICROVM}),
+            features=frozenset({"pause", "snapshot", f"microvm.{self._accelerator}", *limits}),
+            missing=missing,
+        )
+
+    async def open(self, on_exit: ExitListener) -> None:
+        """Find kernel and accelerator, load the packet filter, remove what an earlier server left over."""
+        self._on_exit = on_exit
+        await asyncio.to_thread(self._prepare)
+        await self._roots.open(await self.list())
+        for name in self._folders.names():
+            if name.startswith((PREFIX, BUILDING)):
+                await self._machines.remove(name)
+        await asyncio.to_thread(self._templates.sweep)
+        self.pause = MicrovmPause(self._machines, self._watch)
+        self.snapshots = MicrovmSnapshots(self._data / "microvm-snapshots", self._machines)
+        self.snapshots.prepare()
+
+    def _prepare(self) -> None:
+        host.require()
+        linux.become_subreaper()
+        self._store.prepare()
+        self._kernel = self._store.kernel()
+        self._accelerator, self._why_no_kvm = host.accelerator(self._settings.accelerator, self._kernel)
+        run = Path("/run/casulo") / self._instance
+        (run / "nowhere").mkdir(parents=True, exist_ok=True)
+        execd = daemon.execd_binary(daemon.host_architecture())
+        self._initramfs = self._store.initramfs(self._kernel, execd)
+        self._layout = cgroups.detect()
+        self._folders = Folders(self._data / "microvms", run / "vm")
+        self._folders.prepare()
+        self._open_network(run)
+        vmm = Qemu(self._accelerator, run / "nowhere", host.qemu_version())
+        self._machines = Machines(self._folders, vmm, self._taps, self._settings.log_cap_bytes)
+        self._templates = Templates(self._store, self._machines, self._settings.template_timeout_seconds)
+        self._spares = Spares(self._templates, self._machines, self._settings.spare)
+
+    def _open_network(self, run: Path) -> None:
+        settings, prefix = self._settings, host.interface_prefix(self._instance)
+        self._filter = packet_filter.Filter(
+            table=f"casulo_{self._instance}m",
+            prefix=prefix,
+            network=settings.network,
+            resolvers=packet_filter.host_resolvers(),
+            outbound=settings.outbound,
+        )
+        self._filter.apply()
+        if settings.outbound:
+            packet_filter.allow_forwarding()
+        self._taps = Taps(SlotPlan(settings.network, prefix, run / "taps", run.parent / "slots.lock"))
+        indexes = (self._folders.of(name).index() for name in self._folders.names())
+        self._taps.restore({index for index in indexes if index is not None})
+
+    async def close(self) -> None:
+        """Give back spare machines; sandboxes keep running."""
+        if self.pause is None:
+            return
+        self._watch.close()
+        await self._spares.close()
+        await self._machines.close()
+        await self._roots.close()
+        self._templates.close()
+        await asyncio.to_thread(self._give_back)
+
+    def _give_back(self) -> None:
+        self._taps.close()
+        if not self._traces():
+            self._filter.remove()
+            cgroups.remove_empty(self._cgroup_parent)
+
+    def check(self, spec: Spec) -> None:
+        """Refuse what no machine could be."""
+        roots.check(spec)
+        _hardware(spec.resources, self._settings.default_disk_bytes)
+
+    async def provide(self, sandbox_id: str, spec: Spec, credentials: Credentials | None = None) -> None:
+        """Fetch the image, make a disk of it and a template, unless they are here."""
+        if spec.snapshot_id is not None:
+            return  # a running machine has all that it needs
+        await self._roots.provide(sandbox_id, spec, credentials)
+        root = self._roots.take(sandbox_id)
+        recipe = Recipe(await self._parts(root, spec.resources), _WARM)
+        await self._templates.get(recipe)
+        self._wanted[sandbox_id] = root, recipe
+
+    async def _parts(self, root: Root, resources: Resources) -> Parts:
+        image = await asyncio.to_thread(self._store.image, disks.Tree(root.layers, root.binds))
+        return Parts(
+            kernel=self._kernel.compressed,
+            initramfs=self._initramfs,
+            image_disk=image,
+            hardware=_hardware(resources, self._settings.default_disk_bytes),
+            fingerprint=self._machines.vmm.fingerprint,
+        )
+
+    async def create(self, sandbox_id: str, spec: Spec) -> Handle:
+        """Restore a machine and make it this sandbox."""
+        try:
+            if spec.snapshot_id is not None:
+                handle = await self._go_on(sandbox_id, spec, spec.snapshot_id)
+            else:
+                handle = await self._start(sandbox_id, spec)
+        except BaseException:
+            await asyncio.shield(self.destroy(sandbox_id, None, 0))
+            raise
+        if not self._watch_folder(self._folders.of(sandbox_id)):
+            asyncio.get_running_loop().call_soon(self._ended, sandbox_id)
+        return handle
+
+    async def _start(self, sandbox_id: str, spec: Spec) -> Handle:
+        """From a template, in which nothing of a sandbox is."""
+        root, recipe = self._wanted.pop(sandbox_id)
+        template = await self._templates.get(recipe)
+        spare = await self._spares.take(template)
+        try:
+            folder = await self._machines.rename(spare, sandbox_id)
+        except BaseException:
+            await asyncio.shield(self._machines.remove(spare.name))
+            raise
+        handle = await self._begin(folder, spec, root)
+        self._spares.refill(template)
+        return handle
+
+    async def _go_on(self, sandbox_id: str, spec: Spec, snapshot_id: str) -> Handle:
+        """From a snapshot: the processes in it go on as another sandbox's."""
+        assert self.snapshots is not None
+        hardware = _hardware(spec.resources, self._settings.default_disk_bytes)
+        template = self.snapshots.template(snapshot_id, spec, hardware)
+        folder = await self._templates.restore(template, sandbox_id)
+        await asyncio.to_thread(self._confine, sandbox_id, _resources(spec, template.recipe.parts.hardware))
+        slot, token = self._machines.slot(folder), secrets.token_urlsafe(24)
+        link = (await self._machines.lines(sandbox_id)).link
+        who = identity.make(sandbox_id, token, roots_hostname(sandbox_id), slot)
+        asking = asyncio.ensure_future(
+            link.ask("renew", self._start_timeout, identity=who, env=dict(spec.env))
+        )
+        await self._machines.vmm.go(folder.sockets)
+        await asking
+        self._machines.besides(clock.keep_right(link))
+        return Handle(str(slot.address), EXECD_PORT, token)
+
+    async def _begin(self, folder: Folder, spec: Spec, root: Root) -> Handle:
+        await asyncio.to_thread(self._confine, folder.name, spec.resources)
+        slot = self._machines.slot(folder)
+        token = secrets.token_urlsafe(24)
+        document = self._document(folder.name, spec, root, token)
+        link = (await self._machines.lines(folder.name)).link
+        order = {
+            "do": "boot",
+            "limits": {"pids": spec.resources.pids, "shm_bytes": spec.resources.shm_bytes},
+            "document": document.body(),
+            "identity": identity.make(folder.name, token, roots_hostname(folder.name), slot),
+        }
+        link.send(order)
+        await self._machines.vmm.go(folder.sockets)
+        event = await link.event(bootchannel.start_limit(self._start_timeout, spec))
+        bootchannel.understand(event)
+        self._machines.besides(clock.keep_right(link))
+        return Handle(str(slot.address), EXECD_PORT, token)
+
+    def _confine(self, name: str, resources: Resources) -> None:
+        """The host's own limits on the monitor, whatever the guest makes of its memory and time."""
+        process = self._folders.of(name).process()
+        if process is None:
+            raise RuntimeFailure("the machine has no process", code=Code.SANDBOX_START_FAILED)
+        group = self._group(name)
+        monitor = Resources(
+            cpu_millis=resources.cpu_millis,
+            memory_bytes=resources.memory_bytes + _OVERHEAD_BYTES,
+            pids=_MONITOR_PIDS,
+            shm_bytes=0,
+        )
+        group.create(monitor, 0)
+        for entrance in group.entrances():
+            entrance.write_text(str(process.pid))
+
+    @property
+    def _cgroup_parent(self) -> str:
+        return f"casulo/{self._instance}m"
+
+    def _group(self, name: str) -> cgroups.Group:
+        return cgroups.Group(self._layout, f"{self._cgroup_parent}/{name}")
+
+    def _document(self, sandbox_id: str, spec: Spec, root: Root, token: str) -> bootchannel.BootDocument:
+        return bootchannel.BootDocument(
+            sandbox_id=sandbox_id,
+            access_token=token,
+            entrypoint=root.arguments,
+            env=bootchannel.environment(
+                sandbox_id, spec, image_env=root.environment, home=root.user.home or "/root"
+            ),
+            cwd=root.workdir,
+            uid=root.user.uid,
+            gid=root.user.gid,
+            groups=root.user.groups,
+            directories=root.directories,
+            log_cap_bytes=0,  # the host caps what it keeps
+            pre_start=spec.pre_start,
+            periodic=spec.periodic,
+        )
+
+    async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
+        """Stop it and remove every trace."""
+        self._watch.drop(sandbox_id)
+        self._wanted.pop(sandbox_id, None)
+        folder = self._folders.of(sandbox_id)
+        process = folder.process()
+        if handle and process and grace_seconds > 0 and is_alive(process):
+            await asyncio.to_thread(ending.ask, handle, process, grace_seconds)
+        await self._machines.kill(sandbox_id)
+        exit_ = _exit_of(folder)
+        await self._machines.remove(sandbox_id)
+        await asyncio.to_thread(self._group(sandbox_id).remove)
+        await self._roots.release(sandbox_id)
+        return exit_
+
+    async def inspect(self, sandbox_id: str, handle: Handle) -> Reality:
+        """Look at the monitor, and watch it from now on."""
+        folder = self._folders.of(sandbox_id)
+        if self._watch_folder(folder):
+            await self._machines.lines(sandbox_id)
+            return Reality(alive=True)
+        if folder.state.exists():
+            return Reality(alive=True, frozen=True)
+        return Reality(alive=False, exit=_exit_of(folder))
+
+    async def list(self) -> set[str]:
+        """Ids with a folder or a control group."""
+        return await asyncio.to_thread(self._traces)
+
+    def _traces(self) -> set[str]:
+        names = self._folders.names() | cgroups.siblings(self._layout, self._cgroup_parent)
+        return {name for name in names if not name.startswith((PREFIX, BUILDING))}
+
+    def _watch_folder(self, folder: Folder) -> bool:
+        process = folder.process()
+        return process is not None and self._watch.add(folder.name, process.pid, process.started)
+
+    def _ended(self, sandbox_id: str) -> None:
+        self._machines.besides(self._note_end(sandbox_id))
+
+    async def _note_end(self, sandbox_id: str) -> None:
+        """Keep what the machine said last, and tell how it ended."""
+        folder = self._folders.of(sandbox_id)
+        lines = await self._machines.lines(sandbox_id)
+        await lines.drained()
+        await self._machines.hang_up(sandbox_id)
+        exit_ = _exit_of(folder)
+        if exit_ is None:
+            await asyncio.to_thread(ending.tell_last_words, folder)
+        self._on_exit(sandbox_id, exit_)
+
+
+def _exit_of(folder: Folder) -> Exit | None:
+    """How the entrypoint ended, by the guest's word."""
+    return endings.last_exit(disks.read_record(folder.disk).decode(errors="replace").splitlines())
+
+
+def roots_hostname(sandbox_id: str) -> str:
+    """The name that a sandbox gives itself: short enough for a prompt."""
+    return f"casulo-{sandbox_id[:8]}"
+
+
+def _resources(spec: Spec, hardware: Hardware) -> Resources:
+    """What a restored machine gets: what was asked for, or else what it is."""
+    if spec.resource_limits:
+        return spec.resources
+    return replace(spec.resources, cpu_millis=hardware.vcpus * 1000, memory_bytes=hardware.memory_bytes)
+
+
+def _hardware(resources: Resources, default_disk: int) -> Hardware:
+    """What the machine has; InvalidRequest where that is too little for one."""
+    memory, disk = resources.memory_bytes // _MIB * _MIB, resources.disk_bytes or default_disk
+    vcpus = -(-resources.cpu_millis // 1000)
+    if memory < _LEAST_MEMORY:
+        raise _outside("memory", f"{memory >> 20}Mi is too little; ask for {_LEAST_MEMORY >> 20}Mi or more")
+    if disk < _LEAST_DISK:
+        raise _outside("disk", f"{disk} bytes are too little; ask for {_LEAST_DISK >> 20}Mi or more")
+    if vcpus > _MOST_VCPUS:
+        raise _outside("cpu", f"{vcpus} processors are too many; ask for {_MOST_VCPUS} or fewer")
+    return Hardware(vcpus, memory, disk // 4096 * 4096)
+
+
+def _outside(name: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"resourceLimits: {name} of a virtual machine: {why}", code=Code.INVALID_PARAMETER)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""What all machines of this host share: kernels, initial memory disks, image disks, blank disks.
+
+Each file is named by what it was made from, made once, and never changed. Servers may share the
+folder: whoever makes something holds a lock on its name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from casulo.runtimes.microvm import disks, initramfs, kernel
+from casulo.runtimes.microvm.kernel import Kernel
+
+_SOFTWARE = (Path("/var/lib/dpkg/status"), Path("/lib/apk/db/installed"), Path("/var/lib/rpm"))
+
+
+class Store:
+    """The folder. Methods block; call them from worker threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def kernels(self) -> Path:
+        """Where unpacked kernels are."""
+        return self._folder / "kernels"
+
+    @property
+    def templates(self) -> Path:
+        """Where frozen machines are."""
+        return self._folder / "templates"
+
+    def prepare(self) -> None:
+        """Make the folders."""
+        for path in (self.kernels, self.templates, self._folder / "locks"):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def kernel(self) -> Kernel:
+        """The newest kernel."""
+        return kernel.find(self.kernels)
+
+    def initramfs(self, found: Kernel, execd: Path) -> Path:
+        """The initial memory disk with this daemon."""
+        return initramfs.build(found, execd, self._folder / "initramfs")
+
+    def image(self, tree: disks.Tree) -> Path:
+        """The disk of an image."""
+        path = self._folder / "images" / f"{_key(tree)}.ext4"
+        self.once(path, lambda: disks.make_image(tree, path))
+        return path
+
+    def blank(self, size: int) -> Path:
+        """An empty writable disk."""
+        path = self._folder / "blank" / f"{size}.ext4"
+        self.once(path, lambda: disks.make_blank(path, size))
+        return path
+
+    def once(self, path: Path, make: Callable[[], None]) -> None:
+        """Call `make` unless `path` is there, also when other servers want it at the same moment."""
+        if path.exists():
+            return
+        with self.locked(path.name):
+            if not path.exists():
+                make()
+
+    @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Hold the lock of this name."""
+        with (self._folder / "locks" / name).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _key(tree: disks.Tree) -> str:
+    """Layers are named by their content. Of the machine's own programs the package manager's state is
+    taken for it, since reading them all takes longer than anything that is done with them."""
+    facts = [f"{layer.parent.name}/{layer.name}" for layer in tree.layers]
+    for folder in tree.binds:
+        facts += [
+            f"{entry.path} {entry.stat(follow_symlinks=False).st_mtime_ns}" for entry in _entries(folder)
+        ]
+    if tree.binds:
+        facts += [f"{path} {path.stat().st_mtime_ns}" for path in _SOFTWARE if path.exists()]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=lambda entry: entry.name)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Templates: machines that were booted, warmed up and frozen, to be restored any number of times.
+
+    <store>/templates/<key>/about.json   what it was made from, and when
+                           /memory       the machine's memory, sparse
+                           /state        processor and devices
+                           /disk         its writable disk
+
+The key is a digest of everything that a frozen machine depends on: kernel, daemon, image, hardware,
+monitor, warm-up. So another version of any of them is another template, and none is ever wrong.
+Nothing of a sandbox is in it: names, addresses, tokens and random numbers come after the restore.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from casulo.model.errors import CasuloError, Code, RuntimeFailure
+from casulo.runtimes.microvm import disks
+from casulo.runtimes.microvm.folder import Folder, Parts
+from casulo.runtimes.microvm.link import Link
+from casulo.runtimes.microvm.machines import Machines, Origin
+from casulo.runtimes.microvm.store import Store
+
+BUILDING = "build-"
+_WARM_SECONDS = 60.0
+_SYNC_SECONDS = 30.0
+_MOST_OPEN = 4
+_KEPT_SECONDS = 7 * 24 * 3600
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a template is made from. Each `warm` is a command; with `strict` it has to succeed."""
+
+    parts: Parts
+    warm: tuple[tuple[str, ...], ...] = ()
+    strict: bool = False
+
+    @property
+    def key(self) -> str:
+        """The template's name."""
+        said = json.dumps([self.parts.encode(), self.warm])
+        return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Template:
+    """A finished one."""
+
+    path: Path
+    recipe: Recipe
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        return self.path.name
+
+    @property
+    def about(self) -> Path:
+        """What it was made from; touched whenever it is used."""
+        return self.path / "about.json"
+
+    @property
+    def disk(self) -> Path:
+        """The writable disk as it was when the machine was frozen."""
+        return self.path / "disk"
+
+
+class Templates:
+    """Builds templates and hands them out. `patience` is how long a boot may take."""
+
+    def __init__(self, store: Store, machines: Machines, patience: float) -> None:
+        self._store = store
+        self._machines = machines
+        self._patience = patience
+        self._building: dict[str, asyncio.Lock] = {}
+        self._memories: OrderedDict[str, int] = OrderedDict()
+
+    async def get(self, recipe: Recipe) -> Template:
+        """The template, built if it is not there. Several who want the same wait for one."""
+        template = Template(self._store.templates / recipe.key, recipe)
+        async with self._building.setdefault(recipe.key, asyncio.Lock()):
+            if not template.path.exists():
+                await self._build_alone(template)
+        os.utime(template.about)
+        return template
+
+    def sweep(self) -> None:
+        """Remove templates that nobody used for long. Machines made from them need them no more."""
+        for path in self._store.templates.iterdir():
+            about = path / "about.json"
+            if about.exists() and about.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                with self._store.locked(path.name):
+                    shutil.rmtree(path, ignore_errors=True)
+
+    async def _build_alone(self, template: Template) -> None:
+        lock = self._store.locked(template.key)
+        await asyncio.to_thread(lock.__enter__)
+        try:
+            if not template.path.exists():
+                await self._build(template)
+        finally:
+            lock.__exit__(None, None, None)
+
+    async def _build(self, template: Template) -> None:
+        begun = time.monotonic()
+        parts = template.recipe.parts
+        blank = await asyncio.to_thread(self._store.blank, parts.hardware.disk_bytes)
+        name = BUILDING + secrets.token_hex(4)
+        memory = memory_file(parts.hardware.memory_bytes)
+        partial = template.path.with_name(f".{template.key}.{os.getpid()}")
+        try:
+            partial.mkdir()
+            folder = await self._machines.start(name, parts, Origin(blank, memory, private=False))
+            await self._warm(folder, template.recipe)
+            await self._freeze(folder, partial)
+            await asyncio.to_thread(_keep, template.recipe, folder, memory, partial)
+            partial.rename(template.path)
+        finally:
+            os.close(memory)
+            await asyncio.shield(self._machines.remove(name))
+            shutil.rmtree(partial, ignore_errors=True)
+        log.info("microvm.template_built", key=template.key, seconds=round(time.monotonic() - begun, 2))
+
+    async def _warm(self, folder: Folder, recipe: Recipe) -> None:
+        link = (await self._machines.lines(folder.name)).link
+        try:
+            _check_waiting(await link.event(self._patience))
+        except CasuloError as error:
+            raise _not_booted(folder, error) from error
+        for command in recipe.warm:
+            await _run(link, command, recipe.strict)
+        await link.ask("sync", _SYNC_SECONDS)
+
+    async def _freeze(self, folder: Folder, target: Path) -> None:
+        await self._machines.vmm.halt(folder.sockets)
+        with (target / "state").open("wb") as state:
+            await self._machines.vmm.save(folder.sockets, state.fileno(), whole=False)
+        await self._machines.kill(folder.name)
+
+    async def memory(self, template: Template) -> int:
+        """A descriptor of the template's memory that nobody can write to; stays this object's."""
+        if template.key not in self._memories:
+            self._memories[template.key] = await asyncio.to_thread(_sealed, template.path / "memory")
+        self._memories.move_to_end(template.key)
+        if len(self._memories) > _MOST_OPEN:
+            os.close(self._memories.popitem(last=False)[1])
+        return self._memories[template.key]
+
+    async def restore(self, template: Template, name: str) -> Folder:
+        """A new machine that stands still where the template was frozen."""
+        memory = os.dup(await self.memory(template))
+        state = os.open(template.path / "state", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            origin = Origin(template.disk, memory, private=True, state=state)
+            return await self._machines.start(name, template.recipe.parts, origin)
+        finally:
+            os.close(memory)
+            os.close(state)
+
+    def close(self) -> None:
+        """Let the memory go; machines keep what they have of it."""
+        while self._memories:
+            os.close(self._memories.popitem()[1])
+
+
+def memory_file(size: int) -> int:
+    """Memory for a machine, shared with whoever has the descriptor."""
+    descriptor = os.memfd_create("casulo-machine", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.truncate(descriptor, size)
+    return descriptor
+
+
+def _sealed(path: Path) -> int:
+    """The file's content in memory that cannot be changed any more: many monitors share it, and none
+    may write what another one's guest would then run."""
+    descriptor = memory_file(path.stat().st_size)
+    disks.copy(path, Path(f"/proc/self/fd/{descriptor}"))
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    return descriptor
+
+
+def _keep(recipe: Recipe, folder: Folder, memory: int, target: Path) -> None:
+    disks.copy(Path(f"/proc/self/fd/{memory}"), target / "memory")
+    disks.copy(folder.disk, target / "disk")
+    about = {"parts": json.loads(recipe.parts.encode()), "warm": recipe.warm, "made": time.time()}
+    (target / "about.json").write_text(json.dumps(about))
+
+
+async def _run(link: Link, command: tuple[str, ...], strict: bool) -> None:
+    answer = await link.ask("run", _WARM_SECONDS + 5, command=command, timeout_seconds=_WARM_SECONDS)
+    if strict and answer.get("code"):
+        said = f"ended with {answer['code']}: {answer.get('output', '')}"
+        raise RuntimeFailure(f"the warm-up command {' '.join(command)!r} {said}")
+
+
+def _check_waiting(event: bytes) -> None:
+    body = json.loads(event)
+    if body.get("event") != "waiting":
+        raise RuntimeFailure(str(body.get("message") or "its daemon could not bring it up"))
+
+
+def _not_booted(folder: Folder, error: CasuloError) -> RuntimeFailure:
+    said = [
+        path.read_text(errors="replace") for path in (folder.monitor_log, folder.console_log) if path.exists()
+    ]
+    last = " | ".join("".join(said).splitlines()[-4:])
+    return RuntimeFailure(
+        f"the virtual machine did not boot: {error.message}",
+        code=Code.SANDBOX_START_FAILED,
+        hint=f"it said: {last}" if last else "",
+    )

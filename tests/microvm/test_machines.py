@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""What only virtual machines do: pause to disk, fork with memory, end in their own way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from casulo.client import (
+    AsyncClient,
+    AsyncSandbox,
+    Client,
+    Conflict,
+    Connection,
+    InvalidRequest,
+    Sandbox,
+    Unsupported,
+)
+from support import microvm
+from support.images import ImageParts, LayoutWriter, archive, busybox, folder
+from support.server import Server
+from support.traces import instance_of
+
+pytestmark = pytest.mark.timeout(microvm.SECONDS)
+
+MANIFEST = (
+    "cd /root/tree && find . -printf '%P %y %m %u %s\\n' | sort && find . -type f | sort | xargs sha256sum"
+)
+
+
+@pytest.fixture(scope="module", params=["microvm"])
+def machines(request: pytest.FixtureRequest, microvm_server: Server) -> Server:
+    """The parameter only puts these tests with the others that need machines."""
+    return microvm_server
+
+
+@pytest.fixture
+async def client(machines: Server) -> AsyncIterator[AsyncClient]:
+    connection = Connection(machines.url, machines.api_key, request_timeout=microvm.SECONDS)
+    async with AsyncClient(connection) as made:
+        yield made
+
+
+async def _said(box: AsyncSandbox, command: str) -> str:
+    done = await box.commands.run(command)
+    assert done.exit_code == 0, done
+    return done.stdout.strip()
+
+
+async def _until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.1)
+
+
+async def test_a_paused_machine_comes_back_with_everything(client: AsyncClient, machines: Server) -> None:
+    """B051, B055: files, processes, listeners, the clock, and no memory in between."""
+    async with await AsyncSandbox.create("host", client=client) as box:
+        await _said(box, "mkdir /root/tree; nohup sleep 100000 >/dev/null 2>&1 & echo $! > /root/pid")
+        for cycle in range(5):
+            await _said(
+                box,
+                f"cd /root/tree; seq 1000 > file{cycle}; echo {cycle} > file0; rm -f file{cycle - 1};"
+                f"rm -rf dir*; mkdir -m 70{cycle} dir{cycle}; chown {cycle + 1} dir{cycle}",
+            )
+            before = await _said(box, MANIFEST)
+            await box.pause()
+            assert _monitors(machines, box.id) == []
+            await box.resume()
+            assert await _said(box, MANIFEST) == before
+        assert await _said(box, "kill -0 $(cat /root/pid) && echo alive") == "alive"
+        clock = float(await _said(box, "date +%s.%N"))
+        assert time.time() - 10 < clock < time.time() + 1
+
+
+async def test_two_from_one_template_share_nothing_that_should_be_their_own(client: AsyncClient) -> None:
+    ask = (
+        "head -c 32 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/uuid; cat /etc/machine-id;"
+        "hostname; cat /sys/class/net/eth0/address; grep -m1 10[.] /proc/net/fib_trie"
+    )
+    boxes = [await AsyncSandbox.create("host", client=client) for _ in range(2)]
+    try:
+        first, second = [(await _said(box, ask)).split("\n") for box in boxes]
+        assert len(first) == len(second) >= 6
+        assert all(ours != theirs for ours, theirs in zip(first, second, strict=True))
+    finally:
+        for box in boxes:
+            await box.kill()
+
+
+async def test_limits_hold_inside(client: AsyncClient) -> None:
+    limits = {"memory": "256Mi", "disk": "64Mi", "pids": "40"}
+    async with await AsyncSandbox.create("host", client=client, resources=limits) as box:
+        full = await box.commands.run("dd if=/dev/zero of=/root/big bs=1M count=100")
+        assert full.exit_code == 1 and "No space left" in full.stderr
+        await _said(box, "rm /root/big; echo room > /root/small")
+        hog = await box.commands.run(["python3", "-c", "a = []\nwhile True: a.append(b'x' * 10**7)"])
+        assert (hog.exit_code, hog.reason) == (137, "oom")
+        crowd = await box.commands.run(["dash", "-c", "for i in $(seq 60); do sleep 300 & done"], timeout=60)
+        assert crowd.exit_code != 0 and "fork" in crowd.stderr
+        assert await _said(box, "cat /root/small") == "room"
+
+
+async def test_a_snapshot_goes_on_as_many(client: AsyncClient) -> None:
+    loop = "i=0; while :; do i=$((i+1)); echo $i > /root/count; sleep 0.1; done"
+    source = await AsyncSandbox.create("host", client=client, env={"WHO": "parent"})
+    await _said(source, f"nohup sh -c '{loop}' >/dev/null 2>&1 & sleep 1; echo kept > /root/kept")
+    snapshot = await source.snapshot()
+    children = []
+    try:
+        with pytest.raises(Conflict, match="entrypoint"):
+            await AsyncSandbox.create(snapshot=snapshot.id, entrypoint=["sleep", "9"], client=client)
+        for name in ("one", "two"):
+            child = await AsyncSandbox.create(snapshot=snapshot.id, env={"WHO": name}, client=client)
+            children.append(child)
+            first = int(await _said(child, "cat /root/count"))
+            await _said(child, f"until test $(cat /root/count) -gt {first}; do sleep 0.1; done")
+            assert (
+                await _said(child, "cat /root/kept; echo $WHO; echo $OPENSANDBOX_ID")
+                == f"kept\n{name}\n{child.id}"
+            )
+        assert (
+            await _said(source, "echo $WHO; echo changed > /root/kept; cat /root/kept") == "parent\nchanged"
+        )
+        assert await _said(children[0], "cat /root/kept") == "kept"
+        assert len({await _said(box, "cat /proc/sys/kernel/random/uuid") for box in (source, *children)}) == 3
+    finally:
+        for box in (source, *children):
+            await box.kill()
+        await client.snapshots.delete(snapshot.id)
+
+
+async def test_a_killed_monitor_is_seen_and_leaves_nothing(client: AsyncClient, machines: Server) -> None:
+    box = await AsyncSandbox.create("host", client=client)
+    taps = _taps(machines)
+    os.kill(_monitors(machines, box.id)[0], signal.SIGKILL)
+    while (await client.get(box.id)).state == "Running":
+        await asyncio.sleep(0.05)
+    assert (await client.get(box.id)).state in ("Failed", "Terminated")
+    told = machines.request("GET", f"/v1/sandboxes/{box.id}/diagnostics/logs").text
+    assert "the virtual machine ended by itself" in told
+    await box.kill()
+    await _until(lambda: len(_taps(machines)) < len(taps) or _taps(machines) != taps)
+    assert not list(machines.data_dir.glob(f"microvms/{box.id}"))
+    assert not list(Path("/run/casulo").glob(f"*/vm/{box.id}"))
+
+
+async def test_what_no_machine_could_be_is_refused(client: AsyncClient) -> None:
+    with pytest.raises(InvalidRequest, match="memory"):
+        await AsyncSandbox.create("host", resources={"memory": "64Mi"}, client=client)
+    with pytest.raises((InvalidRequest, Unsupported)):
+        await AsyncSandbox.create("host", resources={"cpu": "64"}, client=client)
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> LayoutWriter:
+    return LayoutWriter(tmp_path_factory.mktemp("layout") / "oci")
+
+
+@pytest.fixture(scope="module", params=["microvm"])
+def restarted(new_module_server: Callable[..., Server], layout: LayoutWriter) -> Iterator[Server]:
+    """A server that takes images from a layout; its tests may end it."""
+    yield new_module_server("microvm", f'[images]\nsources = ["{layout.folder}"]\n')
+
+
+def test_paused_and_running_machines_survive_the_servers_death(restarted: Server) -> None:
+    with Client(_connection(restarted)) as client:
+        paused = Sandbox.create("host", client=client)
+        running = Sandbox.create("host", client=client)
+        for box in (paused, running):
+            assert box.commands.run("echo before > /root/kept").exit_code == 0
+        paused.pause()
+    restarted.crash()
+    restarted.start()
+    with Client(_connection(restarted)) as client:
+        again = Sandbox.connect(running.id, client=client)
+        assert again.commands.run("cat /root/kept").stdout == "before\n"
+        assert client.get(paused.id).state == "Paused"
+        client.resume(paused.id)
+        back = Sandbox.connect(paused.id, client=client)
+        assert back.commands.run("cat /root/kept").stdout == "before\n"
+        for box in (again, back):
+            box.kill()
+
+
+def test_an_image_of_layers_is_a_disk(restarted: Server, layout: LayoutWriter) -> None:
+    layers = [busybox("pwd"), archive(folder("srv/work"))]
+    config = {
+        "Cmd": ["/bin/sleep", "600"],
+        "WorkingDir": "/srv/work",
+        "User": "1234:77",
+        "Env": ["FROM=image"],
+    }
+    layout.add("tiny", ImageParts(layers, config))
+    with Client(_connection(restarted)) as client:
+        box = Sandbox.create(layout.reference("tiny"), client=client)
+        done = box.commands.run("id -u; id -g; pwd; echo $FROM; echo x > /tmp/y || echo denied")
+        assert done.stdout.split()[:4] == ["1234", "77", "/srv/work", "image"]
+        box.kill()
+
+
+def _connection(server: Server) -> Connection:
+    return Connection(server.url, server.api_key, request_timeout=microvm.SECONDS)
+
+
+def _monitors(server: Server, sandbox_id: str) -> list[int]:
+    """The living monitor's process, by the sandbox's own note of it."""
+    pid, started = (server.data_dir / "microvms" / sandbox_id / "process").read_text().split()
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return []
+    return [int(pid)] if fields[19] == started and fields[0] not in "ZX" else []
+
+
+def _taps(server: Server) -> set[str]:
+    return {
+        name for _, name in socket.if_nameindex() if name.startswith(f"csl{instance_of(server.data_dir)}m")
+    }

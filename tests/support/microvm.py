@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Virtual machines in tests: what they need, and which tests run on them.
+
+Where KVM does not work they are emulated, some ten times slower than a container. So of the conformance
+suite they run what concerns the runtime, and leave out what only concerns the daemon, which is the same.
+Kernel, image disk and templates are kept between runs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import pytest
+
+from casulo.client import Client, Connection, Sandbox
+from casulo.model.errors import CasuloError
+from casulo.runtimes.microvm import kernel
+from casulo.runtimes.microvm.store import Store
+from support.server import Server
+
+FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "casulo-tests" / "microvm"
+SECONDS = 600
+"""A first test may have to wait until an image disk and a template are made."""
+
+CHOSEN = {
+    "test_commands.py": ("stdout", "exit", "own-session", "background_child", "3MiB"),
+    "test_lifecycle.py": ("",),
+    "test_endings.py": ("b081", "b013"),
+    "test_endpoints.py": ("query_arrive_unchanged[direct", "websockets"),
+    "test_files.py": ("direct-microvm-1048577", "open_file", "b023"),
+    "test_hooks.py": ("begins", "again_and_again"),
+}
+"""Files of the conformance suite, and parts of the names of their tests."""
+
+LEFT_OUT = ("'disk': '1Gi'", "casulo.isolation", "b045")
+"""What other runtimes refuse and machines can do, and a crowd of creates, which is for KVM."""
+
+
+def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not worth its time on machines; give the rest more of it."""
+    left_out = []
+    for item in items:
+        if _is_on_machines(item):
+            item.add_marker(pytest.mark.timeout(SECONDS))
+            if not _is_chosen(item):
+                left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _is_on_machines(item: pytest.Item) -> bool:
+    given = getattr(item, "callspec", None)
+    return given is not None and given.params.get("place") == "microvm"
+
+
+def _is_chosen(item: pytest.Item) -> bool:
+    if any(word in item.name for word in LEFT_OUT):
+        return False
+    return any(word in item.name for word in CHOSEN.get(item.path.name, ()))
+
+
+def why_not() -> str:
+    """Empty when machines can be made here; then a failure to do so is a failure."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        return "virtual machines need Linux on x86-64"
+    if os.geteuid() != 0:
+        return "virtual machines are tested as root"
+    for program in ("qemu-system-x86_64", "mke2fs", "nft"):
+        if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
+            return f"{program} is not installed"
+    if not Path("/dev/net/tun").exists():
+        return "there is no /dev/net/tun"
+    return _why_no_kernel()
+
+
+def _why_no_kernel() -> str:
+    store = Store(FOLDER)
+    store.prepare()
+    try:
+        with store.locked("kernel"):
+            if not list(store.kernels.glob("*/vmlinuz.head")):
+                kernel.fetch(store.kernels)
+    except CasuloError as error:
+        return f"no kernel for virtual machines: {error}"
+    return ""
+
+
+def tables(network: str, extra: str) -> str:
+    """The part of a server's configuration that is about machines."""
+    text = f'[microvm]\nfolder = "{FOLDER}"\nnetwork = "{network}"\n'
+    return text if "[sandbox]" in extra else f"{text}[sandbox]\nstart_timeout_seconds = 180\n"
+
+
+def warm_up(server: Server) -> None:
+    """Have the template made, which no test shall wait for."""
+    with Client(Connection(server.url, server.api_key, request_timeout=SECONDS)) as client:
+        Sandbox.create("host", client=client).kill()
