@@ -161,16 +161,18 @@ def explained(task: str, code: str = Code.UNKNOWN) -> Iterator[None]:
         raise _translated(task, error, code) from error
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
         why = str(error) or type(error).__name__
-        raise Unavailable(f"the Docker engine did not {task}: {why}", code=code, retry_after=2) from error
+        raise _unreachable(f"the Docker engine did not {task}: {why}") from error
 
 
 def _translated(task: str, error: DockerError, code: str) -> CasuloError:
     if error.status == _NO_CONNECTION:
-        return Unavailable(
-            f"the Docker engine does not answer: {error.message}", code=code, hint="start it", retry_after=5
-        )
+        return _unreachable(f"the Docker engine does not answer: {error.message}")
     kind = {404: Absent, 409: Busy, 304: Busy}.get(error.status, RuntimeFailure)
     return kind(f"Docker could not {task}: {error.message}", code=code)
+
+
+def _unreachable(message: str) -> Unavailable:
+    return Unavailable(message, code=Code.RUNTIME_UNAVAILABLE, hint="start the engine", retry_after=5)
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
