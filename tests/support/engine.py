@@ -122,6 +122,7 @@ def busybox_files() -> dict[str, str | bytes]:
 
 def _start(folder: Path, cgroup: str, options: Sequence[str]) -> subprocess.Popen[bytes]:
     command = [
+        *("setpriv", "--pdeathsig", "TERM"),  # it ends with a test run that is killed
         *("dockerd", "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")),
         *("--pidfile", str(folder / "docker.pid"), "--host", f"unix://{folder / 'docker.sock'}"),
         *("--bridge", "none", "--iptables=false", "--ip-masq=false", "--ip-forward=false"),
