@@ -133,6 +133,11 @@ def unshare(flags: int) -> None:
     _checked(_libc.unshare(flags), f"unshare {flags:#x}")
 
 
+def enter_network(namespace: int) -> None:
+    """setns(2) of the calling thread only, into a network namespace."""
+    _checked(_libc.setns(namespace, CLONE_NEWNET), "setns")
+
+
 def private_mounts() -> None:
     """Give the calling thread a mount namespace whose changes nobody else sees."""
     unshare(CLONE_NEWNS)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"casulo.dev/dataplane/internal/api"
@@ -51,12 +52,18 @@ type daemon struct {
 	server     *http.Server
 
 	isolatedHome *isolated.Home
+
+	// mu is held while the sandbox stands still for a checkpoint.
+	mu     sync.Mutex
+	events *os.File
+	peers  connections
+	log    *entrypoint.Log
 }
 
 // run starts the sandbox, waits for its end and returns the exit status. What besides is done as soon as
 // it runs.
 func run(channel *boot.Channel, document *boot.Document, besides func(*daemon)) int {
-	d := &daemon{document: document, env: newEnvironment(document)}
+	d := &daemon{document: document, env: newEnvironment(document), events: channel.Events}
 	listen, err := d.start(channel)
 	if err != nil {
 		fail(channel, err)
@@ -68,8 +75,9 @@ func run(channel *boot.Channel, document *boot.Document, besides func(*daemon)) 
 		besides(d)
 	}
 	exit := d.entry.Wait()
+	d.mu.Lock()
 	d.end()
-	recordExit(channel.Events, exit)
+	recordExit(d.events, exit)
 	return exit.Code
 }
 
@@ -101,8 +109,8 @@ func (d *daemon) start(channel *boot.Channel) (listen []string, err error) {
 
 // startUserCode runs what comes before the entrypoint, then the entrypoint, then what comes besides.
 func (d *daemon) startUserCode(logFile *os.File) error {
-	log, err := entrypoint.OpenLog(logFile, d.document.LogCapBytes)
-	if err != nil {
+	var err error
+	if d.log, err = entrypoint.OpenLog(logFile, d.document.LogCapBytes); err != nil {
 		return err
 	}
 	for _, directory := range d.document.Directories {
@@ -110,7 +118,7 @@ func (d *daemon) startUserCode(logFile *os.File) error {
 			return fmt.Errorf("make a directory that the image wants: %w", err)
 		}
 	}
-	runner := hooks.NewRunner(d.supervisor, d.env, log.Append)
+	runner := hooks.NewRunner(d.supervisor, d.env, d.log.Append)
 	schedules, err := hooks.ParseAll(d.document.Periodic)
 	if err != nil {
 		return err
@@ -120,7 +128,7 @@ func (d *daemon) startUserCode(logFile *os.File) error {
 			return err
 		}
 	}
-	d.entry, err = entrypoint.Start(d.supervisor, d.env, d.document.Entrypoint, log)
+	d.entry, err = entrypoint.Start(d.supervisor, d.env, d.document.Entrypoint, d.log)
 	if err == nil {
 		runner.Repeat(schedules)
 	}
@@ -134,7 +142,7 @@ func (d *daemon) serve(listeners []net.Listener) {
 	strict.Protect(d.server)
 	for _, listener := range listeners {
 		go func() {
-			if err := d.server.Serve(strict.Listener(listener)); !errors.Is(err, http.ErrServerClosed) {
+			if err := d.server.Serve(strict.Listener(counted{listener, &d.peers})); !errors.Is(err, http.ErrServerClosed) {
 				log.Printf("event=listener_failed address=%s error=%q", listener.Addr(), err)
 			}
 		}()

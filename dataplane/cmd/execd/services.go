@@ -4,6 +4,7 @@
 package main
 
 import (
+	"net"
 	"net/http"
 
 	"casulo.dev/dataplane/internal/api"
@@ -25,6 +26,8 @@ const spillLimit = 512 << 20
 type services struct {
 	router    *api.Router
 	terminals *pty.Service
+	// probes answers official clients; nil where somebody else does.
+	probes net.Listener
 }
 
 func newServices(d *daemon, listen []string) *services {
@@ -32,6 +35,7 @@ func newServices(d *daemon, listen []string) *services {
 	s.router.Open("GET /ping", handlePing)
 	s.router.Open("GET /version", handleVersion)
 	s.router.Handle("POST /v1/internal/stop", d.handleStop)
+	s.router.Handle("POST /v1/internal/suspend", d.handleSuspend)
 	store := output.NewStore(spillDirs, spillLimit)
 	commands := command.New(d.supervisor, d.env, store)
 	sessions := session.New(d.supervisor, d.env, store)
@@ -41,7 +45,7 @@ func newServices(d *daemon, listen []string) *services {
 	sessions.Routes(s.router)
 	s.terminals.Routes(s.router)
 	interpreter.New(d.supervisor, d.env).Routes(s.router)
-	interpreter.AnswerProbes()
+	s.probes = interpreter.AnswerProbes()
 	fileService := addFileServices(s.router, d, listen)
 	worlds := isolated.New(d.supervisor, d.env, store, d.isolatedHome)
 	commands.AlsoInterrupts(worlds.Interrupt)

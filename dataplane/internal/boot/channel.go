@@ -50,7 +50,11 @@ type answer struct {
 // Receive waits for the starter's message on a SOCK_SEQPACKET descriptor and reads the document.
 func Receive(fd int) (*Channel, *Document, error) {
 	unix.CloseOnExec(fd)
-	message, files, err := receiveMessage(fd)
+	return receive(fd, 0)
+}
+
+func receive(fd, flags int) (*Channel, *Document, error) {
+	message, files, err := receiveMessage(fd, flags)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -59,21 +63,21 @@ func Receive(fd int) (*Channel, *Document, error) {
 		return nil, nil, err
 	}
 	channel := &Channel{
-		reply:  datagramTo(os.NewFile(uintptr(fd), "boot-channel")),
+		reply:  datagramTo(fd),
 		Events: named["events"], Log: named["log"], Cgroup: named["cgroup"], Pids: named["pids"],
 	}
 	document, err := readDocument(named["boot"])
 	return channel, document, err
 }
 
-func receiveMessage(fd int) ([]byte, []*os.File, error) {
+func receiveMessage(fd, flags int) ([]byte, []*os.File, error) {
 	payload := make([]byte, maxMessage)
 	control := make([]byte, unix.CmsgSpace(4*maxDescriptors))
-	n, controlLength, flags, _, err := unix.Recvmsg(fd, payload, control, unix.MSG_CMSG_CLOEXEC)
+	n, controlLength, received, _, err := unix.Recvmsg(fd, payload, control, flags|unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return nil, nil, fmt.Errorf("receive the boot message: %w", err)
 	}
-	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+	if received&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		return nil, nil, errors.New("the boot message is too long or carries too many descriptors")
 	}
 	if n == 0 {
@@ -173,8 +177,10 @@ func (c *Channel) send(message answer) error {
 	return err
 }
 
-func datagramTo(socket *os.File) func([]byte) error {
+// datagramTo keeps the bare descriptor: a file would be closed with its last use, and a later starter may
+// come back to it.
+func datagramTo(socket int) func([]byte) error {
 	return func(body []byte) error {
-		return unix.Sendto(int(socket.Fd()), body, unix.MSG_NOSIGNAL, nil)
+		return unix.Sendto(socket, body, unix.MSG_NOSIGNAL, nil)
 	}
 }

@@ -41,14 +41,30 @@ func OpenLog(file *os.File, cap int64) (*Log, error) {
 	return l, nil
 }
 
-// Append writes what the entrypoint or a hook printed. A full disk must not stop the sandbox: it is said
-// once, and the output is lost until writing works again.
-func (l *Log) Append(data []byte) {
-	if l.file == nil {
-		return
+// Continue goes on in another file, and closes the one before; without a file, output is forgotten.
+func (l *Log) Continue(file *os.File) error {
+	next, err := OpenLog(file, l.cap)
+	if err != nil {
+		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	earlier := l.file
+	l.file, l.size = file, next.size
+	if earlier == nil {
+		return nil
+	}
+	return earlier.Close()
+}
+
+// Append writes what the entrypoint or a hook printed. A full disk must not stop the sandbox: it is said
+// once, and the output is lost until writing works again.
+func (l *Log) Append(data []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return
+	}
 	n, err := l.file.Write(data)
 	l.size += int64(n)
 	if err == nil && l.cap > 0 && l.size > l.cap {

@@ -9,18 +9,19 @@ import (
 	"net"
 )
 
-// probeAddress is where official clients look whether code can run. They only connect.
-const probeAddress = "127.0.0.1:44771"
+// ProbeAddress is where official clients look whether code can run. They only connect.
+const ProbeAddress = "127.0.0.1:44771"
 
 // AnswerProbes lets official clients see that code can run. Where several daemons share a network,
-// the first one answers for all; whatever else listens there already is left alone.
-func AnswerProbes() {
-	listener, err := net.Listen("tcp4", probeAddress)
+// the first one answers for all and has the listener; whatever listens there already is left alone.
+func AnswerProbes() net.Listener {
+	listener, err := net.Listen("tcp4", ProbeAddress)
 	if err != nil {
 		log.Printf("event=probe_address_taken error=%q", err)
-		return
+		return nil
 	}
 	go accept(listener)
+	return listener
 }
 
 func accept(listener net.Listener) {

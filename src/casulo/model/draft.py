@@ -36,7 +36,9 @@ POOL_REF = "poolRef"
 ISOLATED_SESSIONS = "bootstrap.execd.isolation"
 HOST_IMAGE = "host"
 
-_OWN_EXTENSIONS = (ISOLATION, RUNTIME, DOCKER_RUNTIME)
+SNAPSHOT_MEMORY = "casulo.snapshot.memory"
+SNAPSHOT_MEMORY_FEATURE = "snapshot.memory"
+_OWN_EXTENSIONS = (ISOLATION, RUNTIME, DOCKER_RUNTIME, SNAPSHOT_MEMORY)
 _RESOURCES = ("cpu", "memory", "pids", "shm", "disk", "gpu")
 ISOLATED_SESSIONS_FEATURE = "isolated_sessions"
 _SWITCH = ("enable", "disable")
@@ -105,6 +107,7 @@ def complete(
     _check_env(draft.env)
     _check_extensions(draft.extensions)
     _check_sessions(draft.extensions, features, missing or {})
+    _check_memory(draft, features, missing or {})
     _check_timeout(draft.timeout_seconds, defaults.max_timeout_seconds)
     _check_declared(draft.resource_limits, features, missing or {})
     volumes.check(draft.volumes, features, missing)
@@ -151,6 +154,11 @@ def renew_seconds(extensions: Mapping[str, str]) -> int | None:
 def isolated_sessions(extensions: Mapping[str, str]) -> bool:
     """Whether the sandbox may have isolated sessions."""
     return extensions.get(ISOLATED_SESSIONS) == "enable"
+
+
+def with_memory(extensions: Mapping[str, str]) -> bool:
+    """Whether snapshots of the sandbox hold its processes too."""
+    return extensions.get(SNAPSHOT_MEMORY) == "true"
 
 
 def ends_at(start: datetime, seconds: int | None) -> datetime | None:
@@ -296,6 +304,27 @@ def _policy(
             hint=missing.get(EGRESS_FEATURE, "leave it out, or choose another runtime"),
         )
     return policy
+
+
+def _check_memory(draft: Draft, features: Collection[str], missing: Mapping[str, str]) -> None:
+    text = draft.extensions.get(SNAPSHOT_MEMORY, "false")
+    if text not in ("true", "false"):
+        raise _invalid(f"extension {SNAPSHOT_MEMORY}: {text!r} is not known", ("true", "false"), text)
+    if text == "false":
+        return
+    if SNAPSHOT_MEMORY_FEATURE not in features:
+        why = missing.get(SNAPSHOT_MEMORY_FEATURE, "its runtime keeps files only")
+        raise Unsupported(
+            f"extension {SNAPSHOT_MEMORY}: snapshots with memory are not available here: {why}",
+            code=Code.NOT_SUPPORTED,
+            hint="leave the extension out: snapshots then hold the sandbox's files",
+        )
+    if draft.volumes:
+        raise Unsupported(
+            f"extension {SNAPSHOT_MEMORY}: the memory of a sandbox with volumes cannot be kept",
+            code=Code.NOT_SUPPORTED,
+            hint="leave out the volumes or the extension",
+        )
 
 
 def _check_timeout(seconds: int | None, limit: int | None) -> None:

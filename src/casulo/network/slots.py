@@ -192,6 +192,24 @@ def _build_inside(slot: Slot, host_namespace: int) -> None:
         netlink.route("add", dst="default", gateway=str(slot.gateway))
 
 
+def address_again(slot: Slot) -> None:
+    """Give the guest's end its address back: a network stack of the sandbox's own took it away."""
+    namespace = os.open(slot.namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        linux.in_own_thread(lambda: _address_again(slot, namespace))
+    finally:
+        os.close(namespace)
+
+
+def _address_again(slot: Slot, namespace: int) -> None:
+    linux.enter_network(namespace)
+    with IPRoute() as netlink:
+        guest = socket.if_nametoindex(GUEST_INTERFACE)
+        netlink.addr("replace", index=guest, address=str(slot.address), prefixlen=30)
+        netlink.link("set", index=guest, state="up")
+        netlink.route("replace", dst="default", gateway=str(slot.gateway))
+
+
 def _guest_settings() -> None:
     """Kernel settings of the new namespace; /proc/self/net follows the thread, /proc/sys too."""
     sysctl = Path("/proc/sys/net")

@@ -84,6 +84,11 @@ class Folder:
         return self.path / "socket" / "execd"
 
     @property
+    def process(self) -> Path:
+        """Which process it is now, where that is no longer the one that it was started as."""
+        return self.path / "process"
+
+    @property
     def pid(self) -> Path:
         """Process id of the daemon on the host, written by the OCI runtime."""
         return self.path / "pid"
@@ -123,15 +128,20 @@ class Folder:
 
 @dataclass(frozen=True)
 class Container:
-    """One container about to be started: its plan, and what the plan is put together from."""
+    """One container about to be started: its plan, and what the plan is put together from.
+
+    Without a bundle the plan is the one in the folder. With `memory` its processes are those that a
+    checkpoint left there.
+    """
 
     host: Host
     engine: Engine
-    bundle: Bundle
+    bundle: Bundle | None
     group: Group
     folder: Folder
     daemon: Path
     volumes: tuple[VolumeMount, ...] = ()
+    memory: Path | None = None
 
     def start(self, boot: socket.socket, timeout: float) -> int:
         """Start with `boot` as the daemon's standard input; its process id on the host.
@@ -139,9 +149,10 @@ class Container:
         Returns when the OCI runtime is done; the daemon may still be on its way. Raises
         RuntimeFailure with the OCI runtime's words.
         """
-        binds = (*self.bundle.binds, *mounting.binds(self.host.run, self.volumes))
-        config = replace(self.bundle, binds=binds).config()
-        (self.folder.path / "config.json").write_text(json.dumps(config))
+        if self.bundle:
+            binds = (*self.bundle.binds, *mounting.binds(self.host.run, self.volumes))
+            config = replace(self.bundle, binds=binds).config()
+            (self.folder.path / "config.json").write_text(json.dumps(config))
         with contextlib.ExitStack() as stack:
             entrances = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in self.group.entrances()]
             for descriptor in entrances:
@@ -152,7 +163,8 @@ class Container:
         return int(self.folder.pid.read_text())
 
     def _launch(self, boot: int, log: int, entrances: list[int]) -> subprocess.Popen[bytes]:
-        inner = self.engine.run(self.bundle.sandbox_id, self.folder.path, self.folder.pid)
+        names = (self.folder.path.name, self.folder.path, self.folder.pid)
+        inner = self.engine.restore(*names, self.memory) if self.memory else self.engine.run(*names)
         if self.host.rootless:
             inner = self._wrapped([*mounting.command(self.volumes, self.host.run), *inner])
             linux.unshare(linux.CLONE_FS)

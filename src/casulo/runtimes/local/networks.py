@@ -21,7 +21,7 @@ from casulo.model.errors import CasuloError, Code, RuntimeFailure
 from casulo.model.policy import NetworkPolicy
 from casulo.model.policywire import parse_policy, wire
 from casulo.model.sandbox import EXECD_PORT
-from casulo.network import connections
+from casulo.network import connections, slots
 from casulo.network import filter as packet_filter
 from casulo.network.egress.egress import Attached, Egress
 from casulo.network.forward import Forward
@@ -73,6 +73,9 @@ class Network(Protocol):
 
         `port` is the one of an earlier server that clients may still know. Idempotent.
         """
+
+    def again(self, folder: Folder) -> Attachment:
+        """What `attach` gave, for a second start of the same sandbox."""
 
     def sever(self, folder: Folder) -> None:
         """Tell its peers that a sandbox with a network stack of its own is gone. Idempotent."""
@@ -165,6 +168,15 @@ class RoutedNetwork:
             raise RuntimeFailure(f"{folder.path} has no network slot", code=Code.SANDBOX_START_FAILED)
         return str(self._slots.at(index).address), EXECD_PORT
 
+    def again(self, folder: Folder) -> Attachment:
+        """The same slot."""
+        index = slot_of(folder)
+        if index is None:
+            raise RuntimeFailure(f"{folder.path} has no network slot", code=Code.SANDBOX_START_FAILED)
+        slot = self._slots.at(index)
+        slots.address_again(slot)
+        return Attachment(slot.namespace, f"tcp://0.0.0.0:{EXECD_PORT}", str(slot.address))
+
     def sever(self, folder: Folder) -> None:
         """End this host's connections to the slot's address."""
         index = slot_of(folder)
@@ -219,6 +231,11 @@ class SocketNetwork:
         if folder.path not in self._forwards:
             self._forwards[folder.path] = await Forward.open(folder.socket, port)
         return "127.0.0.1", self._forwards[folder.path].port
+
+    def again(self, folder: Folder) -> Attachment:
+        """The same folder."""
+        bind = Bind(folder.socket.parent, SOCKET_FOLDER, writable=True)
+        return Attachment(None, f"unix://{SOCKET_FOLDER}/{folder.socket.name}", "127.0.0.1", (bind,))
 
     def sever(self, folder: Folder) -> None:
         """The kernel does it."""

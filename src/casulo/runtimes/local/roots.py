@@ -47,6 +47,7 @@ class Root:
 
     `arguments` start the sandbox. `own_run` leaves the image its /run; otherwise that is in memory.
     `names` are further files of /etc, by name; `directories` are made inside when they are missing.
+    `memory` holds the processes that a snapshot came with.
     `written` is the topmost layer where a sandbox wrote it: what it did to / itself is seen there.
     """
 
@@ -60,6 +61,7 @@ class Root:
     own_run: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     directories: tuple[str, ...] = ()
+    memory: Path | None = None
     written: Path | None = None
 
 
@@ -120,14 +122,16 @@ class Roots:
                 hint="run the server as the user, and with the [local] userns, that it was taken with",
             )
         over = self._shelf.places(kept)
+        memory = self._shelf.memory(snapshot_id)
+        found = memory if memory.exists() else None
         if kept.image == HOST_IMAGE:
-            return await asyncio.to_thread(self._host_root, spec, over)
+            return replace(await asyncio.to_thread(self._host_root, spec, over), memory=found)
         image = await self._store.share(holder_of(snapshot_id), sandbox_id)
         if image is None:
             raise snapshot_not_found(snapshot_id)
         whole = replace(image, layers=(*image.layers, *over))
         root = await asyncio.to_thread(self._image_root, whole, spec)
-        return replace(root, written=over[-1])
+        return replace(root, written=over[-1], memory=found)
 
     async def share(self, holder: str, other: str) -> str:
         """Let `other` hold the image that `holder` holds, too; its digest."""

@@ -27,7 +27,17 @@ from casulo.model.sandbox import Exit, Handle, Spec
 from casulo.network.egress.egress import Egress
 from casulo.network.egress.settings import EgressSettings
 from casulo.runtimes.base import Capabilities, ExitListener, Reality
-from casulo.runtimes.local import abilities, cgroups, container, engines, host, roots, stopping, watch
+from casulo.runtimes.local import (
+    abilities,
+    cgroups,
+    checkpoints,
+    container,
+    engines,
+    host,
+    roots,
+    stopping,
+    watch,
+)
 from casulo.runtimes.local.container import Folder
 from casulo.runtimes.local.egress import LocalEgress, local_egress
 from casulo.runtimes.local.networks import Network, RoutedNetwork, SocketNetwork
@@ -89,8 +99,6 @@ class LocalRuntime:
         ids = Ids(None) if self._host.rootless else Ids(self._host.id_base)
         self._roots = Roots(self._image_settings, self._data, ids, self._host.instance, shelf)
         await self._roots.open(await self.list())
-        self.snapshots = kept = LocalSnapshots(self._host, self._roots, shelf)
-        await self._run(kept.thaw_forgotten)
         self._starter = Starter(
             self._host,
             self._roots,
@@ -100,6 +108,8 @@ class LocalRuntime:
             self._settings,
             self._start_timeout,
         )
+        self.snapshots = kept = LocalSnapshots(self._host, self._roots, shelf, self._starter, self._watch)
+        await self._run(kept.thaw_forgotten)
         self.pause = LocalPause(self._host)
         if not self._host.rootless:
             self.egress = LocalEgress(self._policing, self._network, self._folder)
@@ -194,12 +204,13 @@ class LocalRuntime:
     def _destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
         folder = self._folder(sandbox_id)
         group = self._host.group(sandbox_id)
+        handle = handle and checkpoints.current(folder, handle)
         if handle is not None and grace_seconds > 0:
             stopping.ask(group, handle, grace_seconds)
         if group.exists():
             group.kill()
         if handle is not None:
-            pid, started = process_of(handle)
+            pid, started = checkpoints.process_of(folder, handle)
             if not watch.await_end(pid, started, timeout=10):
                 raise RuntimeFailure(f"process {pid} of sandbox {sandbox_id} does not end")
         self._sever(sandbox_id)
@@ -233,7 +244,7 @@ class LocalRuntime:
         )
 
     def _watch_handle(self, sandbox_id: str, handle: Handle) -> bool:
-        return self._watch.add(sandbox_id, *process_of(handle))
+        return self._watch.add(sandbox_id, *checkpoints.process_of(self._folder(sandbox_id), handle))
 
     def _sever(self, sandbox_id: str) -> None:
         """Connections to a sandbox that had a kernel of its own end now that this is gone."""
@@ -274,8 +285,3 @@ class LocalPause:
 
     async def _freeze(self, sandbox_id: str, frozen: bool) -> None:
         await asyncio.to_thread(self._host.group(sandbox_id).freeze, frozen)
-
-
-def process_of(handle: Handle) -> tuple[int, int]:
-    """(process id on the host, its start time) of a sandbox's daemon."""
-    return int(handle.data["pid"]), int(handle.data["started"])

@@ -16,14 +16,16 @@ from typing import TypeVar
 
 import structlog
 
-from casulo.model.draft import HOST_IMAGE
+from casulo.model.draft import HOST_IMAGE, with_memory
 from casulo.model.errors import Code, RuntimeFailure
 from casulo.model.sandbox import Handle, Spec
-from casulo.runtimes.local import rootless
+from casulo.runtimes.local import checkpoints, rootless
 from casulo.runtimes.local.container import Folder
 from casulo.runtimes.local.host import Host
 from casulo.runtimes.local.roots import Roots, holder_of
 from casulo.runtimes.local.snapshotshelf import Kept, SnapshotShelf
+from casulo.runtimes.local.starting import Starter
+from casulo.runtimes.local.watch import Watch
 from casulo.runtimes.treecopy import TreeCopy
 
 T = TypeVar("T")
@@ -36,8 +38,12 @@ _log = structlog.get_logger(__name__)
 class LocalSnapshots:
     """The ability that the local runtime offers."""
 
-    def __init__(self, host: Host, roots: Roots, shelf: SnapshotShelf) -> None:
+    def __init__(
+        self, host: Host, roots: Roots, shelf: SnapshotShelf, starter: Starter, watcher: Watch
+    ) -> None:
         self._host = host
+        self._starter = starter
+        self._watcher = watcher
         self._roots = roots
         self._shelf = shelf
 
@@ -48,7 +54,10 @@ class LocalSnapshots:
         copy = TreeCopy(folder.upper, self._shelf.draft(snapshot_id), wrapper)
         try:
             below = await self._below(snapshot_id, sandbox_id, spec, folder)
-            await _stoppable(lambda: self._copy(sandbox_id, copy), copy.stop)
+            if with_memory(spec.extensions):
+                await self._take_with_memory(snapshot_id, folder, spec, handle, copy)
+            else:
+                await _stoppable(lambda: self._copy(sandbox_id, copy), copy.stop)
             await _stoppable(lambda: self._shelf.keep(snapshot_id, below), lambda: None)
         except BaseException:
             await asyncio.shield(self.remove(snapshot_id))
@@ -90,6 +99,20 @@ class LocalSnapshots:
         if spec.image != HOST_IMAGE:
             image = await self._roots.share(sandbox_id, holder_of(snapshot_id))
         return Kept(image, self._roots.ids.name, held.layers if held else ())
+
+    async def _take_with_memory(
+        self, snapshot_id: str, folder: Folder, spec: Spec, handle: Handle, copy: TreeCopy
+    ) -> None:
+        engine, memory = self._host.engine(spec.isolation), self._shelf.memory(snapshot_id)
+        sandbox_id = folder.path.name
+        self._watcher.drop(sandbox_id)
+        try:
+            await _stoppable(
+                lambda: checkpoints.keep(folder, engine, self._starter, handle, spec, memory, copy.run),
+                copy.stop,
+            )
+        finally:
+            self._watcher.add(sandbox_id, *checkpoints.process_of(folder, handle))
 
     def _copy(self, sandbox_id: str, copy: TreeCopy) -> None:
         with self._standing_still(sandbox_id):

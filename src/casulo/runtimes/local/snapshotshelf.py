@@ -5,6 +5,7 @@
     snapshots/records/<snapshot>   the image and the layers, lowest first, that a snapshot consists of
               layers/<key>/        what one sandbox wrote, as overlayfs left it
               holds/<sandbox>      the same as a record, for a sandbox that was made from one
+              memory/<snapshot>/   its processes, where they were kept (gVisor)
               tmp/<snapshot>/      a layer being copied; no record has it yet
               frozen/<sandbox>     this sandbox stands still until its layer is copied
 
@@ -29,7 +30,7 @@ from casulo.images.removal import remove_tree
 from casulo.images.rooted import sync_file_system
 from casulo.model.errors import RuntimeFailure
 
-_FOLDERS = ("records", "layers", "holds", "tmp", "frozen")
+_FOLDERS = ("records", "layers", "holds", "tmp", "memory", "frozen")
 _GONE = ".gone-"
 
 
@@ -68,6 +69,10 @@ class SnapshotShelf:
         """Where the layer of a new snapshot is to be copied to; nothing is there yet."""
         return self._root / "tmp" / snapshot_id
 
+    def memory(self, snapshot_id: str) -> Path:
+        """Where the memory of a snapshot is, if it has any."""
+        return self._root / "memory" / snapshot_id
+
     def keep(self, snapshot_id: str, below: Kept) -> None:
         """Make the copied layer, on top of those `below`, a snapshot that survives a loss of power."""
         draft = self.draft(snapshot_id)
@@ -82,13 +87,16 @@ class SnapshotShelf:
     def remove(self, snapshot_id: str) -> None:
         """Remove every trace that no sandbox needs. Idempotent."""
         (self._root / "records" / snapshot_id).unlink(missing_ok=True)
-        if self.draft(snapshot_id).exists():
-            remove_tree(self.draft(snapshot_id))
+        for path in (self.draft(snapshot_id), self.memory(snapshot_id)):
+            if path.exists():
+                remove_tree(path)
         self._collect()
 
     def snapshots(self) -> set[str]:
         """Ids with a record or a layer on the way."""
-        found = {path.name for folder in ("records", "tmp") for path in (self._root / folder).iterdir()}
+        found = {
+            path.name for folder in ("records", "tmp", "memory") for path in (self._root / folder).iterdir()
+        }
         return {name for name in found if not name.startswith(".")}
 
     def hold(self, snapshot_id: str, sandbox_id: str) -> Kept | None:

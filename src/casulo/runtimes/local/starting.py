@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from casulo import linux
 from casulo.images import daemon
 from casulo.model.draft import isolated_sessions
 from casulo.model.errors import Code, RuntimeFailure
-from casulo.model.sandbox import Spec
+from casulo.model.sandbox import Handle, Spec
 from casulo.runtimes import bootchannel
 from casulo.runtimes.local import gvisor, seccomp, watch
 from casulo.runtimes.local.bundle import DAEMON_PATH, ISOLATED_DIR, Bind, Bundle
@@ -86,9 +87,31 @@ class Starter:
             folder=folder,
             daemon=self._daemon,
             volumes=self._volumes.acquire(sandbox_id, folder.path, spec),
+            memory=root.memory if engine.is_gvisor else None,
         )
         document = self._document(sandbox_id, spec, root, attachment)
         return self._boot(box, document, spec)
+
+    def again(self, folder: Folder, engine: Engine, handle: Handle, spec: Spec, memory: Path) -> None:
+        """Continue a sandbox from a checkpoint of its memory in the place where it was."""
+        engine.clear(folder.path.name)
+        attachment = self._network.again(folder)
+        box = Container(
+            host=self._host,
+            engine=engine,
+            bundle=None,
+            group=self._host.group(folder.path.name),
+            folder=folder,
+            daemon=self._daemon,
+            memory=memory,
+        )
+        document = bootchannel.BootDocument(
+            folder.path.name, handle.token, (), {}, listen=(attachment.listen,)
+        )
+        started = self._boot(box, document, spec)
+        fresh = folder.process.with_suffix(".new")
+        fresh.write_text(json.dumps({"pid": started.pid, "started": started.since}))
+        fresh.rename(folder.process)
 
     def _bundle(
         self, spec: Spec, root: Root, attachment: Attachment, folder: Folder, engine: Engine
