@@ -12,7 +12,7 @@ from casulo.client import AsyncClient, AsyncSandbox, CasuloError, Connection
 from support.server import Server
 
 MEMORY = {"casulo.snapshot.memory": "true"}
-COUNTER = "n=0; while :; do n=$((n+1)); echo $n > /tmp/n; sleep 0.1; done"
+COUNTER = "n=0; while :; do n=$((n+1)); echo $n > /tmp/m; mv /tmp/m /tmp/n; sleep 0.1; done"
 READ = "cat /tmp/n; sleep 1; cat /tmp/n"
 
 
