@@ -75,6 +75,7 @@ class World:
         return {
             "good.test": shared,
             "also.good.test": shared,
+            "api.good.test": shared,
             "evil.test": shared,
             "front.evil.test": shared,
             "other.test": other,
@@ -133,7 +134,7 @@ class World:
         """End the servers and take the namespace down."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
+            self.process.communicate()
         subprocess.run(["ip", "link", "del", f"{self.name}h"], capture_output=True)
         subprocess.run(["ip", "netns", "del", self.name], capture_output=True)
 

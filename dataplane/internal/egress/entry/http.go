@@ -88,14 +88,13 @@ func (x *exchange) unreadable(m *message, err error) bool {
 
 func (x *exchange) judgeRequest(r *request) policy.Decision {
 	p := x.box.Policy()
-	looksAtPaths := slices.ContainsFunc(p.Rules, func(rule policy.Rule) bool { return len(rule.Paths) > 0 })
-	if looksAtPaths && !isNormal(r.path) {
-		return policy.Decision{Rule: -1, By: "HTTP", Reason: "the path is not in its normal form, so rules on paths cannot be applied"}
-	}
 	x.mu.Lock()
 	x.query.Name, x.query.Request = r.name, &policy.Request{Method: r.method, Path: r.path}
 	query := x.query
 	x.mu.Unlock()
+	if p.LooksAtPaths(query) && !isNormal(r.path) {
+		return policy.Decision{Rule: -1, By: "HTTP", Reason: "the path is not in its normal form, so rules on paths cannot be applied"}
+	}
 	decided := x.judge(query)
 	if !decided.Allow && r.name == "" && decided.Rule < 0 && p.Default == policy.Deny {
 		decided.Reason = "the request names no host, and no rule allows the address"

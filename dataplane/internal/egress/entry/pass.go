@@ -52,12 +52,13 @@ func (c *connection) passLate() {
 	sent := 0
 	told := classify(c.head)
 	for told == undecided {
+		if !c.forward(&sent) {
+			return
+		}
 		if c.more() != nil {
 			break
 		}
-		if told = classify(c.head); told == undecided && !c.forward(&sent) {
-			return
-		}
+		told = classify(c.head)
 	}
 	if decided := c.judgeLate(told); !decided.Allow {
 		c.note("tcp", decided)

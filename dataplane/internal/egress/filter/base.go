@@ -58,6 +58,8 @@ table inet {{.Table}} {
     iifname != @policed accept
     meta nfproto ipv6 {{.Log "ipv6"}}
     meta nfproto ipv6 drop
+    ip daddr 224.0.0.0/4 {{.Log "multicast"}}
+    ip daddr 224.0.0.0/4 drop
     iifname . ip saddr @bound accept
     {{.Log "spoofed"}}
     drop

@@ -130,11 +130,12 @@ func (r *Reader) read(message netlink.Message) {
 }
 
 var reasons = map[string]string{
-	"ipv6":    "sandboxes have no IPv6",
-	"spoofed": "the source address is not the sandbox's own",
-	"host":    "this is an address of the host itself",
-	"tcp":     "no allowed name resolved to this address, and no rule allows it",
-	"default": "no rule allows it",
+	"ipv6":      "sandboxes have no IPv6",
+	"multicast": "multicast goes nowhere",
+	"spoofed":   "the source address is not the sandbox's own",
+	"host":      "this is an address of the host itself",
+	"tcp":       "no allowed name resolved to this address, and no rule allows it",
+	"default":   "no rule allows it",
 }
 
 func (r *Reader) note(box *sandbox.Sandbox, prefix string, payload []byte) {

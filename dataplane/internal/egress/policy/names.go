@@ -80,6 +80,13 @@ func expand(p Ports) []uint16 {
 	return listed
 }
 
+// LooksAtPaths tells whether a rule that could decide about a query compares paths.
+func (p *Policy) LooksAtPaths(q Query) bool {
+	return slices.ContainsFunc(p.Rules, func(r Rule) bool {
+		return len(r.Paths) > 0 && r.matchesTarget(q) && r.matchesTransport(q)
+	})
+}
+
 // AllowedPrefixes are the IPv4 networks to which some rule allows TCP.
 func (p *Policy) AllowedPrefixes() []netip.Prefix {
 	var found []netip.Prefix
