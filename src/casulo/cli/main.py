@@ -17,6 +17,7 @@ from casulo.cli import (
     config,
     copy,
     doctor,
+    egress,
     file,
     image,
     isolated,
@@ -55,6 +56,7 @@ app.add_typer(file.app, name="file")
 app.add_typer(image.app, name="image")
 app.add_typer(isolated.app, name="isolated")
 app.add_typer(snapshot.app, name="snapshot")
+app.add_typer(egress.app, name="egress")
 app.add_typer(key.app, name="key")
 app.add_typer(audit.app, name="audit")
 app.add_typer(microvm.app, name="microvm")

@@ -16,6 +16,7 @@ from casulo.client.channel import Channel
 from casulo.client.code import AsyncCode
 from casulo.client.commands import AsyncCommands
 from casulo.client.connection import Connection
+from casulo.client.egress import AsyncEgress
 from casulo.client.files import AsyncFiles
 from casulo.client.forks import forked
 from casulo.client.isolated import AsyncIsolated
@@ -73,6 +74,7 @@ class AsyncSandbox:
             client.connection.headers,
             endpoint,
         )
+        self.egress = AsyncEgress(client, info.id)
         self.commands = AsyncCommands(self._channel)
         self.code = AsyncCode(self._channel)
         self.files = AsyncFiles(self._channel)
@@ -93,6 +95,7 @@ class AsyncSandbox:
         resources: Mapping[str, str] | None = None,
         isolation: str | None = None,
         volumes: Sequence[Volume] = (),
+        network_policy: Mapping[str, Any] | None = None,
         runtime: str | None = None,
         extensions: Mapping[str, str] | None = None,
         request: Mapping[str, Any] | None = None,
@@ -105,7 +108,8 @@ class AsyncSandbox:
 
         It begins with the files of `image`, or of a `snapshot`, which brings its image along.
         `timeout` None keeps it until it is killed. `resources` are quantities such as {"memory": "1Gi"}.
-        `request` adds members in wire form. What was made is removed when it does not become ready.
+        A `network_policy` holds from the first packet. `request` adds members in wire form. What was made
+        is removed when it does not become ready.
         """
         body = {
             **_source(image, snapshot),
@@ -115,6 +119,7 @@ class AsyncSandbox:
             "metadata": dict(metadata or {}),
             "resourceLimits": dict(resources or {}),
             "volumes": [volume.wire(number) for number, volume in enumerate(volumes)] or None,
+            "networkPolicy": None if network_policy is None else dict(network_policy),
             "extensions": _extensions(extensions, isolation, runtime),
             **(request or {}),
         }

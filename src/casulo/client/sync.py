@@ -8,6 +8,7 @@ from casulo.client.blocking import Twin, blocking, finishing, iterating, making,
 from casulo.client.code import AsyncCode
 from casulo.client.commands import AsyncCommands
 from casulo.client.connection import Connection
+from casulo.client.egress import AsyncEgress
 from casulo.client.files import AsyncFiles
 from casulo.client.isolated import AsyncIsolated, AsyncIsolatedSession
 from casulo.client.lifecycle import AsyncClient
@@ -243,11 +244,25 @@ class Terminals(Twin[AsyncTerminals]):
         return Terminal(self._source.attach(terminal_id))
 
 
+class Egress(Twin[AsyncEgress]):
+    """See AsyncEgress."""
+
+    get = blocking(AsyncEgress.get)
+    set = blocking(AsyncEgress.set)
+    allow = blocking(AsyncEgress.allow)
+    deny = blocking(AsyncEgress.deny)
+    remove = blocking(AsyncEgress.remove)
+    test = blocking(AsyncEgress.test)
+    seen = blocking(AsyncEgress.seen)
+    log = iterating(AsyncEgress.log)
+
+
 class Sandbox(Twin[AsyncSandbox]):
     """See AsyncSandbox."""
 
     def __init__(self, source: AsyncSandbox) -> None:
         super().__init__(source)
+        self.egress = Egress(source.egress)
         self.commands = Commands(source.commands)
         self.code = Code(source.code)
         self.files = Files(source.files)

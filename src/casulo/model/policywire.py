@@ -31,7 +31,9 @@ def parse_policy(data: Any) -> NetworkPolicy:
     members = _members({} if data is None else data, _POLICY_MEMBERS, "networkPolicy")
     default = members.get("defaultAction")
     action = Action.DENY if default is None else _action(default, "defaultAction")
-    return limited(NetworkPolicy(action, parse_rules(members.get("egress") or [])))
+    return limited(
+        NetworkPolicy(action, parse_rules([] if (rules := members.get("egress")) is None else rules))
+    )
 
 
 def parse_rules(data: Any) -> tuple[Rule, ...]:
