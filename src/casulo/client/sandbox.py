@@ -82,6 +82,7 @@ class AsyncSandbox:
         self.isolated = AsyncIsolated(self._channel)
         self.terminals = AsyncTerminals(self._channel)
 
+    # long-function: half of it is its parameters
     @classmethod
     async def create(
         cls,
