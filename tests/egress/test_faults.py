@@ -82,7 +82,7 @@ async def test_b066_the_process_is_killed(server: Server, world: World) -> None:
     def kill() -> None:
         os.kill(pid_of(server), signal.SIGKILL)
 
-    await under_fire(box, world, 6, kill)
+    await under_fire(box, world, 10, kill)
     assert box.policy()["status"] == "ok"
 
 

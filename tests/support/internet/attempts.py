@@ -135,7 +135,7 @@ def tls(w: World) -> list[Attempt]:
     ]
 
 
-# long-function: a table
+# long-function: one table
 def http(w: World) -> list[Attempt]:
     """Requests that name another host than the one that is allowed, or that two readers read differently."""
     shared = w.at(80)

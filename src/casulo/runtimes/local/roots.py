@@ -161,7 +161,8 @@ class Roots:
             "hosts": f"127.0.0.1 localhost\n::1 localhost\n{address} {hostname}\n",
         }
         if resolver is not None:
-            own["resolv.conf"] = f"nameserver {resolver}\n"
+            # It is one cable away: what it does not answer at once was lost, perhaps with its process.
+            own["resolv.conf"] = f"nameserver {resolver}\noptions timeout:2 attempts:3\n"
         for name, text in {**root.names, **own}.items():
             (etc / name).write_text(text)
             os.chown(etc / name, *self.ids.owner(0, 0, b"/etc"))
