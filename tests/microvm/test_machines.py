@@ -21,6 +21,7 @@ from casulo.client import (
     Conflict,
     Connection,
     InvalidRequest,
+    NotFound,
     Sandbox,
     Unsupported,
 )
@@ -137,6 +138,43 @@ async def test_a_snapshot_goes_on_as_many(client: AsyncClient) -> None:
         for box in (source, *children):
             await box.kill()
         await client.snapshots.delete(snapshot.id)
+
+
+async def test_templates_keep_what_was_warmed_up(client: AsyncClient) -> None:
+    warm = (
+        "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /root/beat; sleep 0.2; done' >/dev/null 2>&1 &"
+    )
+    await client.templates.build("beating", warm=[warm], ready="test -d /root")
+    try:
+        assert [found.name for found in await client.templates.list()] == ["beating"]
+        async with await AsyncSandbox.create(template="beating", client=client) as box:
+            first = int(await _said(box, "cat /root/beat"))
+            await _said(box, f"until test $(cat /root/beat) -gt {first}; do sleep 0.1; done")
+    finally:
+        await client.templates.delete("beating")
+    with pytest.raises(NotFound, match="beating"):
+        await AsyncSandbox.create(template="beating", client=client)
+
+
+async def test_children_of_a_fork_run_with_its_memory(client: AsyncClient) -> None:
+    async with await AsyncSandbox.create("host", client=client) as source:
+        await _said(source, "nohup sleep 100000 >/dev/null 2>&1 & echo $! > /root/pid")
+        children = await source.fork(2)
+        assert len({source.id, *(child.id for child in children)}) == 3
+        for child in children:
+            assert await _said(child, "kill -0 $(cat /root/pid) && echo alive") == "alive"
+            assert child.info.metadata["casulo.parent"] == source.id
+            await child.kill()
+        assert not (await client.snapshots.list(sandbox_id=source.id)).items
+
+
+async def test_a_paused_machine_wakes_for_whoever_wants_to_reach_it(client: AsyncClient) -> None:
+    wish = {"casulo.auto_resume": "enable"}
+    async with await AsyncSandbox.create("host", extensions=wish, client=client) as box:
+        await box.pause()
+        again = await AsyncSandbox.connect(box.id, client=client)
+        assert await _said(again, "echo awake") == "awake"
+        assert (await client.get(box.id)).state == "Running"
 
 
 async def test_a_killed_monitor_is_seen_and_leaves_nothing(client: AsyncClient, machines: Server) -> None:

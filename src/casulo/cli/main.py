@@ -28,6 +28,7 @@ from casulo.cli import (
     server,
     shell,
     snapshot,
+    template,
     version,
 )
 from casulo.cli.arguments import Format
@@ -57,6 +58,7 @@ app.add_typer(image.app, name="image")
 app.add_typer(isolated.app, name="isolated")
 app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(egress.app, name="egress")
+app.add_typer(template.app, name="template")
 app.add_typer(key.app, name="key")
 app.add_typer(audit.app, name="audit")
 app.add_typer(microvm.app, name="microvm")

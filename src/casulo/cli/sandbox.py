@@ -42,6 +42,9 @@ Metadata = Annotated[
 SnapshotId = Annotated[
     str | None, typer.Option("--snapshot", "--snapshot-id", help="Id of a snapshot, instead of an image.")
 ]
+TemplateName = Annotated[
+    str | None, typer.Option("--template", help="Name of a template, instead of an image.")
+]
 Extension = Annotated[
     list[str] | None, typer.Option("--extension", metavar="KEY=VALUE", help="Extension parameter.")
 ]
@@ -62,6 +65,7 @@ def create(
     ctx: typer.Context,
     image: Annotated[str | None, typer.Option("-i", "--image", help="Image; `host` by default.")] = None,
     snapshot: SnapshotId = None,
+    template: TemplateName = None,
     file: Annotated[
         Path | None, typer.Option("-f", "--file", help="The whole request as JSON in wire form.")
     ] = None,
@@ -92,6 +96,7 @@ def create(
         "resources": pairs(resource, "--resource"),
         "isolation": isolation,
         "snapshot": snapshot,
+        "template": template,
         "volumes": volumes(volume),
         "runtime": runtime,
     }
@@ -100,8 +105,11 @@ def create(
             raise typer.BadParameter("the file holds the whole request; give no other option with it")
         given = {"image": None, "timeout": None, "request": _request(file)}
     else:
-        given |= _defaults(state, image, snapshot, timeout)
-    info = run(_create(state, given, ready_timeout))
+        given |= _defaults(state, image, snapshot or template, timeout)
+    _tell(state, run(_create(state, given, ready_timeout)))
+
+
+def _tell(state: State, info: SandboxInfo) -> None:
     printer = state.printer()
     if printer.json:
         printer.record(described(info))
@@ -131,7 +139,7 @@ def _request(file: Path) -> dict[str, Any]:
 def _defaults(state: State, image: str | None, snapshot: str | None, timeout: float | None) -> dict[str, Any]:
     """What the config file's [defaults] say where no option was given."""
     if image and snapshot:
-        raise typer.BadParameter("give an image or a snapshot, not both")
+        raise typer.BadParameter("give an image, a snapshot or a template, not two of them")
     defaults = state.config().get("defaults", {})
     chosen: dict[str, Any] = {}
     if snapshot is None and (uri := image or defaults.get("image")):

@@ -23,6 +23,7 @@ from casulo.client.sandbox import AsyncSandbox
 from casulo.client.snapshots import Snapshot, SnapshotPage
 from casulo.client.stream import Ending, Exit, Output, Started
 from casulo.client.sync import Client, Sandbox
+from casulo.client.templates import Template
 from casulo.client.volumes import Volume
 from casulo.model.errors import (
     CasuloError,
@@ -80,6 +81,7 @@ __all__ = [
     "SnapshotPage",
     "Started",
     "StreamBroken",
+    "Template",
     "TimedOut",
     "Unauthenticated",
     "Unavailable",

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 from casulo.client.connection import Connection
 from casulo.client.records import Endpoint, KeyInfo, SandboxInfo, SandboxPage, moment, parse
 from casulo.client.snapshots import AsyncSnapshots
+from casulo.client.templates import AsyncTemplates
 from casulo.client.transport import PAUSES, Answer, Transport, encode
 from casulo.model.errors import Code, InvalidRequest
 
@@ -36,6 +37,7 @@ class AsyncClient:
         self.connection = connection or Connection.resolve()
         self.transport = Transport(self.connection.request_timeout, retry_pauses)
         self.snapshots = AsyncSnapshots(self._call)
+        self.templates = AsyncTemplates(self)
 
     async def __aenter__(self) -> AsyncClient:
         return self

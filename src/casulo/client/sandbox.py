@@ -31,6 +31,7 @@ from casulo.client.volumes import Volume
 from casulo.model.errors import (
     CasuloError,
     Code,
+    InvalidRequest,
     NotFound,
     RuntimeFailure,
     TimedOut,
@@ -89,6 +90,7 @@ class AsyncSandbox:
         image: str | None = DEFAULT_IMAGE,
         *,
         snapshot: Snapshot | str | None = None,
+        template: str | None = None,
         entrypoint: Sequence[str] | None = None,
         timeout: Duration | None = DEFAULT_TIMEOUT,
         env: Mapping[str, str] | None = None,
@@ -107,13 +109,12 @@ class AsyncSandbox:
     ) -> AsyncSandbox:
         """Create a sandbox and return when it is ready for its first command.
 
-        It begins with the files of `image`, or of a `snapshot`, which brings its image along.
+        It begins with the files of `image`, or as a `snapshot` or the `template` of this name was kept.
         `timeout` None keeps it until it is killed. `resources` are quantities such as {"memory": "1Gi"}.
         A `network_policy` holds from the first packet. `request` adds members in wire form. What was made
         is removed when it does not become ready.
         """
         body = {
-            **_source(image, snapshot),
             "entrypoint": list(entrypoint) if entrypoint else None,
             "timeout": int(seconds("timeout", timeout)) if timeout is not None else None,
             "env": dict(env or {}),
@@ -122,12 +123,12 @@ class AsyncSandbox:
             "volumes": [volume.wire(number) for number, volume in enumerate(volumes)] or None,
             "networkPolicy": None if network_policy is None else dict(network_policy),
             "extensions": _extensions(extensions, isolation, runtime),
-            **(request or {}),
         }
         limit = seconds("ready_timeout", ready_timeout)
         used = client.async_client() if client else AsyncClient(connection)
         try:
-            info, endpoint = await _made(used, body, idempotency_key, limit)
+            body |= await _source(used, image, snapshot, template)
+            info, endpoint = await _made(used, body | dict(request or {}), idempotency_key, limit)
             if image and info.image is None:  # the answer does not repeat it
                 info = replace(info, image=image)
             sandbox = cls(info, used, endpoint=endpoint, owns_client=client is None, created=True)
@@ -316,8 +317,14 @@ class AsyncSandbox:
             pause = min(pause * 1.5, _SLOWEST_POLL)
 
 
-def _source(image: str | None, snapshot: Snapshot | str | None) -> dict[str, Any]:
+async def _source(
+    client: AsyncClient, image: str | None, snapshot: Snapshot | str | None, template: str | None
+) -> dict[str, Any]:
     """What the files are taken from: an image that is not the default one besides a snapshot is a mistake."""
+    if template is not None:
+        if snapshot is not None:
+            raise InvalidRequest("give a template or a snapshot, not both", code=Code.INVALID_PARAMETER)
+        snapshot = (await client.templates.get(template)).id
     if snapshot is not None and image == DEFAULT_IMAGE:
         image = None
     return {

@@ -16,6 +16,7 @@ from casulo.client.records import SandboxInfo
 from casulo.client.sandbox import AsyncSandbox
 from casulo.client.sessions import AsyncSession, AsyncSessions
 from casulo.client.snapshots import AsyncSnapshots
+from casulo.client.templates import AsyncTemplates
 from casulo.client.terminals import AsyncTerminal, AsyncTerminals
 
 
@@ -28,12 +29,22 @@ class Snapshots(Twin[AsyncSnapshots]):
     delete = blocking(AsyncSnapshots.delete)
 
 
+class Templates(Twin[AsyncTemplates]):
+    """See AsyncTemplates."""
+
+    build = blocking(AsyncTemplates.build)
+    list = blocking(AsyncTemplates.list)
+    get = blocking(AsyncTemplates.get)
+    delete = blocking(AsyncTemplates.delete)
+
+
 class Client(Twin[AsyncClient]):
     """See AsyncClient."""
 
     def __init__(self, connection: Connection | None = None) -> None:
         super().__init__(AsyncClient(connection))
         self.snapshots = Snapshots(self._source.snapshots)
+        self.templates = Templates(self._source.templates)
 
     def __enter__(self) -> Client:
         return self

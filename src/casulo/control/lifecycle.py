@@ -25,7 +25,7 @@ from casulo.control.starts import Claimed, Starts
 from casulo.control.stops import Stops
 from casulo.control.transitions import Reason, ended
 from casulo.model import labels, volumes
-from casulo.model.draft import RUNTIME, Draft, complete, ends_at, isolation_of
+from casulo.model.draft import RUNTIME, Draft, complete, ends_at, isolation_of, resumes_on_access
 from casulo.model.errors import Code, Conflict, InvalidRequest, NotFound
 from casulo.model.keys import OPERATOR, Caller
 from casulo.model.sandbox import Exit, Handle, Sandbox, Spec
@@ -185,13 +185,17 @@ class Lifecycle:
         """Where the sandbox's daemon is; `port` is only checked.
 
         NotFound with ENDPOINT_NOT_READY while it starts, Conflict (SANDBOX_NOT_RUNNING) once it
-        ended or is being deleted.
+        ended or is being deleted. A paused one that wants it is resumed before.
         """
         if not 1 <= port <= 65535:
             raise InvalidRequest(
                 f"port {port} does not exist", code=Code.INVALID_PORT, hint="ports are 1 to 65535"
             )
         sandbox = await self._context.get(sandbox_id)
+        if sandbox.status.state in (State.PAUSED, State.RESUMING) and resumes_on_access(
+            sandbox.spec.extensions
+        ):
+            sandbox = await self._pauses.wake(sandbox)
         return _reachable(sandbox)
 
     async def _create(self, draft: Draft, key: str | None, request_hash: str, caller: Caller) -> Sandbox:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -56,6 +57,19 @@ class Pauses:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._waking: dict[str, asyncio.Task[Sandbox]] = {}
+
+    async def wake(self, sandbox: Sandbox) -> Sandbox:
+        """Resume it for somebody who wants to reach it; several who do wait for one resume."""
+        task = self._waking.get(sandbox.id)
+        if task is None:
+            if sandbox.status.state is not State.PAUSED:
+                return sandbox  # somebody resumes it already, and not for us
+            work = self._apply(sandbox.id, _RESUME, lambda ability: ability.resume)
+            task = self._context.tasks.spawn(work, f"wake {sandbox.id}")
+            self._waking[sandbox.id] = task
+            task.add_done_callback(lambda _: self._waking.pop(sandbox.id))
+        return await asyncio.shield(task)
 
     async def pause(self, sandbox_id: str) -> Sandbox:
         """Freeze; returns it Paused."""

@@ -36,9 +36,10 @@ POOL_REF = "poolRef"
 ISOLATED_SESSIONS = "bootstrap.execd.isolation"
 HOST_IMAGE = "host"
 
+AUTO_RESUME = "casulo.auto_resume"
 SNAPSHOT_MEMORY = "casulo.snapshot.memory"
 SNAPSHOT_MEMORY_FEATURE = "snapshot.memory"
-_OWN_EXTENSIONS = (ISOLATION, RUNTIME, DOCKER_RUNTIME, SNAPSHOT_MEMORY)
+_OWN_EXTENSIONS = (ISOLATION, RUNTIME, DOCKER_RUNTIME, SNAPSHOT_MEMORY, AUTO_RESUME)
 _RESOURCES = ("cpu", "memory", "pids", "shm", "disk", "gpu")
 ISOLATED_SESSIONS_FEATURE = "isolated_sessions"
 _SWITCH = ("enable", "disable")
@@ -161,6 +162,11 @@ def with_memory(extensions: Mapping[str, str]) -> bool:
     return extensions.get(SNAPSHOT_MEMORY) == "true"
 
 
+def resumes_on_access(extensions: Mapping[str, str]) -> bool:
+    """Whether somebody who wants to reach the paused sandbox resumes it."""
+    return extensions.get(AUTO_RESUME) == "enable"
+
+
 def ends_at(start: datetime, seconds: int | None) -> datetime | None:
     """`start` plus the timeout, None without one; InvalidRequest beyond the calendar's end."""
     if seconds is None:
@@ -270,6 +276,8 @@ def _check_env(env: Mapping[str, str]) -> None:
 
 def _check_extensions(extensions: Mapping[str, str]) -> None:
     renew_seconds(extensions)
+    if extensions.get(AUTO_RESUME, "disable") not in _SWITCH:
+        raise _invalid(f"extension {AUTO_RESUME}: {extensions[AUTO_RESUME]!r} is not one of {_SWITCH}")
     for key in extensions:
         if key == POOL_REF:
             raise Unsupported("this server keeps no sandbox pools", code=Code.POOL_NOT_SUPPORTED)
