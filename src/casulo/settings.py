@@ -19,6 +19,7 @@ from casulo.control.events import Kind
 from casulo.control.settings import (
     AdmissionSettings,
     ControlSettings,
+    PoolsSettings,
     RenewIntentSettings,
     SandboxSettings,
     SnapshotSettings,
@@ -128,6 +129,7 @@ class Settings(_Table):
     proxy: ProxySettings = ProxySettings()
     sandbox: SandboxSettings = SandboxSettings()
     admission: AdmissionSettings = AdmissionSettings()
+    pools: PoolsSettings = PoolsSettings()
     runtime: RuntimeSettings = RuntimeSettings()
     local: LocalSettings = LocalSettings()
     docker: DockerSettings = DockerSettings()
@@ -176,6 +178,7 @@ class Settings(_Table):
         return ControlSettings(
             sandbox=self.sandbox,
             admission=self.admission,
+            pools=self.pools,
             data_dir=self.data_dir,
             renew_intent=self.renew_intent,
             snapshot=self.snapshot,

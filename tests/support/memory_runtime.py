@@ -16,7 +16,7 @@ from casulo.model.credentials import Credentials
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 from casulo.model.snapshot import snapshot_not_found
-from casulo.runtimes.base import Capabilities, Egress, ExitListener, Reality, Snapshots
+from casulo.runtimes.base import Capabilities, Deaf, Egress, ExitListener, Reality, Snapshots
 
 
 @dataclass
@@ -35,6 +35,7 @@ class World:
 
     boxes: dict[str, Box] = field(default_factory=dict)
     created: list[str] = field(default_factory=list)
+    parked: list[str] = field(default_factory=list)
     destroyed: Counter[str] = field(default_factory=Counter)
     snapshots: dict[str, bool] = field(default_factory=dict)
     """By id, whether it is complete."""
@@ -44,7 +45,13 @@ class MemoryRuntime:
     """Set an event or an error to slow down or spoil the next calls."""
 
     def __init__(
-        self, world: World, name: str = "memory", *, can_pause: bool = True, can_snapshot: bool = True
+        self,
+        world: World,
+        name: str = "memory",
+        *,
+        can_pause: bool = True,
+        can_snapshot: bool = True,
+        can_park: bool = False,
     ) -> None:
         self.name = name
         self.world = world
@@ -58,6 +65,9 @@ class MemoryRuntime:
         self.provided: list[tuple[str, Credentials | None]] = []
         self.provide_error: Exception | None = None
         self.may_create = _open_gate()
+        self.parking: MemoryRuntime | None = self if can_park else None
+        self.deaf: set[str] = set()
+        self.park_error: Exception | None = None
         self.may_destroy = _open_gate()
         self.may_pause = _open_gate()
         self.create_error: Exception | None = None
@@ -143,6 +153,26 @@ class MemoryRuntime:
 
     async def list(self) -> set[str]:
         return set(self.world.boxes)
+
+    async def park(self, sandbox_id: str, spec: Spec) -> None:
+        assert sandbox_id not in self.world.boxes
+        if self.park_error:
+            raise self.park_error
+        self.world.boxes[sandbox_id] = Box()
+        self.world.parked.append(sandbox_id)
+
+    async def adopt(self, sandbox_id: str, spec: Spec) -> Handle:
+        assert self.world.boxes[sandbox_id].handle is None, "handed out twice"
+        await self.may_create.wait()
+        if sandbox_id in self.deaf:
+            raise Deaf("it does not answer")
+        if self.create_error:
+            raise self.create_error
+        return self._made(sandbox_id)
+
+    def ready(self, sandbox_id: str) -> bool:
+        box = self.world.boxes.get(sandbox_id)
+        return box is not None and box.alive
 
     def end(self, sandbox_id: str, exit_: Exit | None) -> None:
         """The sandbox's processes end by themselves."""

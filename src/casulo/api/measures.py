@@ -38,6 +38,8 @@ class Measures:
         self._stages = self._histogram("start_stage_seconds", "The stages of starts.", "stage")
         self._sandboxes = self._gauge("sandboxes", "Sandboxes there are.", "runtime", "state")
         self._queue = self._gauge("starts_waiting", "Starts that wait for their turn.", "runtime")
+        self._members = self._gauge("pool_members", "Members of pools.", "pool", "state")
+        self._drawn = self._gauge("pool_draws", "Creates that a pool could serve, or could not.", "outcome")
         lifecycle.events.listen(self._note)
 
     def answered(self, method: str, status: int) -> None:
@@ -51,7 +53,18 @@ class Measures:
             self._sandboxes.labels(runtime, state).set(number)
         for runtime, number in self._lifecycle.queued().items():
             self._queue.labels(runtime).set(number)
+        self._count_pools()
         return generate_latest(self._registry)
+
+    def _count_pools(self) -> None:
+        pools = self._lifecycle.pools
+        self._members.clear()
+        for pool in pools.list():
+            status = pools.status(pool.name)
+            self._members.labels(pool.name, "ready").set(status.ready)
+            self._members.labels(pool.name, "in_use").set(status.in_use)
+        self._drawn.labels("hit").set(pools.hits)
+        self._drawn.labels("miss").set(pools.misses)
 
     def _note(self, event: Event) -> None:
         runtime = event.sandbox.runtime

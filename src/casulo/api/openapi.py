@@ -13,7 +13,17 @@ from fastapi.routing import APIRoute
 
 from casulo import __version__
 from casulo.api.auth import HEADER
-from casulo.api.routes import diagnostics, keys, metrics, policies, refused, sandboxes, snapshots, system
+from casulo.api.routes import (
+    diagnostics,
+    keys,
+    metrics,
+    policies,
+    pools,
+    refused,
+    sandboxes,
+    snapshots,
+    system,
+)
 
 _DESCRIPTION = (
     "Lifecycle of sandboxes. Every path is also served without `/v1`. Any port of a sandbox is reached at "
@@ -36,7 +46,7 @@ def documented_routes() -> APIRouter:
 def versioned_routes() -> APIRouter:
     """The routes that are served below `/v1` and without it."""
     router = _router()
-    for module in (sandboxes, policies, snapshots, diagnostics, keys, refused, system):
+    for module in (sandboxes, policies, snapshots, diagnostics, keys, pools, refused, system):
         router.include_router(module.router)
     return router
 

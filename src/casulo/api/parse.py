@@ -29,12 +29,6 @@ _REFUSED: list[tuple[Callable[[CreateSandboxRequest], object], str, str, str]] =
         "create the sandbox from an image",
     ),
     (
-        lambda r: r.pooled,
-        Code.UNSUPPORTED_POOL_REF,
-        "extensions.poolRef: this server keeps no sandbox pools",
-        "leave poolRef out; creating a sandbox is fast",
-    ),
-    (
         lambda r: r.credentialProxy and r.credentialProxy.enabled,
         Code.NOT_SUPPORTED,
         "credentialProxy: this server cannot inject credentials",
@@ -54,7 +48,7 @@ def draft_of(request: CreateSandboxRequest) -> Draft:
     for asked_for, code, message, hint in _REFUSED:
         if asked_for(request):
             raise Unsupported(message, code=code, hint=hint)
-    # Every other source was refused; the image of a snapshot is filled in where the snapshot is known.
+    # Every other source was refused; the image of a snapshot or a pool is filled in where that is known.
     return Draft(
         image=request.image.uri if request.image else "",
         snapshot_id=(request.snapshotId or "").strip() or None,

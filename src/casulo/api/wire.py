@@ -229,6 +229,14 @@ class PlatformRef(BaseModel):
     arch: str
 
 
+class Allocation(BaseModel):
+    """The pool that a sandbox came from."""
+
+    mode: Literal["pool"] = "pool"
+    poolRef: str
+    state: Literal["allocated"] = "allocated"
+
+
 class SandboxBody(BaseModel):
     """A sandbox as every call but create returns it."""
 
@@ -239,6 +247,7 @@ class SandboxBody(BaseModel):
     status: SandboxStatus
     metadata: dict[str, str]
     extensions: dict[str, str] | None = None
+    allocation: Allocation | None = None
     entrypoint: list[str]
     expiresAt: datetime | None = None
     createdAt: datetime
@@ -260,6 +269,7 @@ class CreateSandboxResponse(BaseModel):
     status: SandboxStatus
     metadata: dict[str, str]
     extensions: dict[str, str] | None = None
+    allocation: Allocation | None = None
     entrypoint: list[str]
     expiresAt: datetime | None = None
     createdAt: datetime
@@ -354,6 +364,7 @@ def _common(sandbox: Sandbox) -> dict[str, Any]:
         ),
         "metadata": dict(sandbox.metadata),
         "extensions": echoed or None,
+        "allocation": Allocation(poolRef=spec.extensions[POOL_REF]) if POOL_REF in spec.extensions else None,
         "entrypoint": list(spec.entrypoint),
         "expiresAt": sandbox.expires_at,
         "createdAt": sandbox.created_at,

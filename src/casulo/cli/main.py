@@ -23,6 +23,7 @@ from casulo.cli import (
     isolated,
     key,
     microvm,
+    pool,
     run,
     sandbox,
     server,
@@ -60,6 +61,7 @@ app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(egress.app, name="egress")
 app.add_typer(template.app, name="template")
 app.add_typer(key.app, name="key")
+app.add_typer(pool.app, name="pool")
 app.add_typer(audit.app, name="audit")
 app.add_typer(microvm.app, name="microvm")
 app.add_typer(config.app, name="config")

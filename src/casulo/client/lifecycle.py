@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 from casulo.client.connection import Connection
+from casulo.client.pools import AsyncPools
 from casulo.client.records import Endpoint, KeyInfo, SandboxInfo, SandboxPage, moment, parse
 from casulo.client.snapshots import AsyncSnapshots
 from casulo.client.templates import AsyncTemplates
@@ -38,6 +39,7 @@ class AsyncClient:
         self.transport = Transport(self.connection.request_timeout, retry_pauses)
         self.snapshots = AsyncSnapshots(self._call)
         self.templates = AsyncTemplates(self)
+        self.pools = AsyncPools(self._call)
 
     async def __aenter__(self) -> AsyncClient:
         return self

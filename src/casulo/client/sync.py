@@ -12,12 +12,23 @@ from casulo.client.egress import AsyncEgress
 from casulo.client.files import AsyncFiles
 from casulo.client.isolated import AsyncIsolated, AsyncIsolatedSession
 from casulo.client.lifecycle import AsyncClient
+from casulo.client.pools import AsyncPools
 from casulo.client.records import SandboxInfo
 from casulo.client.sandbox import AsyncSandbox
 from casulo.client.sessions import AsyncSession, AsyncSessions
 from casulo.client.snapshots import AsyncSnapshots
 from casulo.client.templates import AsyncTemplates
 from casulo.client.terminals import AsyncTerminal, AsyncTerminals
+
+
+class Pools(Twin[AsyncPools]):
+    """See AsyncPools."""
+
+    create = blocking(AsyncPools.create)
+    list = blocking(AsyncPools.list)
+    get = blocking(AsyncPools.get)
+    resize = blocking(AsyncPools.resize)
+    delete = blocking(AsyncPools.delete)
 
 
 class Snapshots(Twin[AsyncSnapshots]):
@@ -45,6 +56,7 @@ class Client(Twin[AsyncClient]):
         super().__init__(AsyncClient(connection))
         self.snapshots = Snapshots(self._source.snapshots)
         self.templates = Templates(self._source.templates)
+        self.pools = Pools(self._source.pools)
 
     def __enter__(self) -> Client:
         return self

@@ -12,6 +12,7 @@ from typing import Any
 from casulo.control.keys import Keys
 from casulo.control.lifecycle import Lifecycle
 from casulo.control.policies import Policies, Status
+from casulo.control.pools import Pools
 from casulo.control.snapshots import Snapshots
 from casulo.model.draft import Draft
 from casulo.model.errors import sandbox_not_found
@@ -40,6 +41,11 @@ class Access:
     def snapshots(self) -> SnapshotAccess:
         """The same for snapshots."""
         return SnapshotAccess(self, self._lifecycle.snapshots)
+
+    def pools(self, scope: Scope = Scope.READ) -> Pools:
+        """The pools: everybody may see and use them, and an ADMIN changes them."""
+        self.caller.require(scope)
+        return self._lifecycle.pools
 
     @property
     def policies(self) -> PolicyAccess:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from casulo.control.context import Clock, Context, utc_now
 from casulo.control.events import Events, Kind
@@ -17,11 +18,12 @@ from casulo.control.expiry import Expiry
 from casulo.control.keys import Keys
 from casulo.control.pauses import Pauses
 from casulo.control.policies import Policies
+from casulo.control.pools import Pools
 from casulo.control.reconcile import Reconciler
 from casulo.control.renewals import Renewals
 from casulo.control.settings import ControlSettings
 from casulo.control.snapshots import Snapshots
-from casulo.control.starts import Claimed, Starts
+from casulo.control.starts import Claimed, Order, Starts
 from casulo.control.stops import Stops
 from casulo.control.transitions import Reason, ended
 from casulo.model import labels, volumes
@@ -58,6 +60,7 @@ class Lifecycle:
         self.policies = Policies(self._context)
         self._reconciler = Reconciler(self._context, self._starts, self._stops)
         self.snapshots = Snapshots(self._context)
+        self.pools = Pools(self._context, self._starts.admission, settings.pools)
         chores = (self._stops.retry, self._reconciler.look_again, self.snapshots.retry)
         self._expiry = Expiry(self._context, self._stops, chores)
         self._renewals = Renewals(self._context, self._expiry)
@@ -77,6 +80,7 @@ class Lifecycle:
         await self.keys.refresh()
         await self.snapshots.recover()
         await self._reconciler.run()
+        await self.pools.open()
         self._expiring = asyncio.get_running_loop().create_task(self._expiry.run(), name="expiry")
 
     async def close(self) -> None:
@@ -86,6 +90,7 @@ class Lifecycle:
             await asyncio.wait([self._expiring])
         for sandbox_id in list(self._context.starting):
             self._stops.begin(sandbox_id, Reason.SERVER_STOPPED)
+        await self.pools.close()
         await self._context.tasks.close(_CLOSE_SECONDS + self._context.settings.sandbox.stop_grace_seconds)
         await self._context.runtimes.close()
 
@@ -199,6 +204,7 @@ class Lifecycle:
         return _reachable(sandbox)
 
     async def _create(self, draft: Draft, key: str | None, request_hash: str, caller: Caller) -> Sandbox:
+        draft, pool = self.pools.resolve(draft)
         runtime, draft = await self._sourced(draft, caller)
         isolation = runtime.capabilities.chosen(isolation_of(draft))
         able = runtime.capabilities.of(isolation)
@@ -207,9 +213,14 @@ class Lifecycle:
         owned = volumes.owned(asked.volumes, caller.owner)
         spec = replace(asked, isolation=isolation, volumes=owned)
         runtime.check(spec)
+        member = self.pools.take(runtime, spec, pool)
         sandbox = self._new(spec, draft, runtime, caller.owner)
+        order = Order(sandbox, runtime, draft.credentials)
+        if member:
+            sandbox = replace(sandbox, id=member.id)
+            order = Order(sandbox, runtime, unused=partial(self.pools.give_back, member))
         claim = None if key is None else Claim(key, request_hash, sandbox.id)
-        created = await self._starts.run(sandbox, runtime, claim, draft.credentials, caller.limits)
+        created = await self._starts.run(order, claim, caller.limits)
         self._expiry.notice(created.expires_at)
         return created
 

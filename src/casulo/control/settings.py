@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +16,7 @@ from casulo.control.hostroom import Room
 from casulo.model import quantities
 from casulo.model.draft import Defaults
 from casulo.model.policy import NetworkPolicy
+from casulo.model.pool import MOST_MEMBERS, Capacity, Pool, Template
 
 
 class SandboxSettings(BaseModel):
@@ -103,6 +105,50 @@ class SnapshotSettings(BaseModel):
     """A snapshot that is not done by then has failed, and its sandbox goes on."""
 
 
+class PoolSettings(BaseModel):
+    """One pool of the configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    image: str
+    resources: Mapping[str, str] = Field(default_factory=dict)
+    extensions: Mapping[str, str] = Field(default_factory=dict)
+    env: Mapping[str, str] = Field(default_factory=dict)
+    entrypoint: tuple[str, ...] | None = None
+    min: int = Field(default=1, ge=0, le=MOST_MEMBERS)
+    """Fewer ready ones than this are filled up to `max`."""
+
+    max: int = Field(default=2, ge=0, le=MOST_MEMBERS)
+    refuse_when_empty: bool = False
+    """Tell who asks for this pool to come again, instead of starting a sandbox then."""
+
+    def pool(self, name: str, now: datetime) -> Pool:
+        """The same as the model knows it."""
+        template = Template(self.image, self.resources, self.extensions, self.env, self.entrypoint)
+        capacity = Capacity(self.min, self.max)
+        return Pool(name, template, capacity, now, refuses=self.refuse_when_empty, fixed=True)
+
+    @model_validator(mode="after")
+    def _sizes(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}")
+        return self
+
+
+class PoolsSettings(BaseModel):
+    """`[pools]`: sandboxes that are started before anybody asks for them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    implicit: int = Field(default=0, ge=0, le=MOST_MEMBERS)
+    """So many are kept ready of the kind that was asked for most lately; 0 keeps none."""
+
+    max_age_seconds: float = Field(default=3600, gt=0)
+    """A member that nobody wanted for so long is replaced by a fresh one."""
+
+    named: Mapping[str, PoolSettings] = Field(default_factory=dict)
+
+
 class ControlSettings(BaseModel):
     """All that the lifecycle service is told."""
 
@@ -113,6 +159,7 @@ class ControlSettings(BaseModel):
     data_dir: Path = Path("/")
     renew_intent: RenewIntentSettings = RenewIntentSettings()
     snapshot: SnapshotSettings = SnapshotSettings()
+    pools: PoolsSettings = PoolsSettings()
     max_sandbox_timeout_seconds: int | None = None
     default_policy: NetworkPolicy | None = None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +27,7 @@ from casulo.model.errors import CasuloError, Code, Conflict, Forbidden, TimedOut
 from casulo.model.keys import Limits
 from casulo.model.sandbox import Handle, Sandbox
 from casulo.model.states import State
-from casulo.runtimes.base import Runtime
+from casulo.runtimes.base import Deaf, Parks, Runtime
 from casulo.runtimes.bootchannel import start_limit
 from casulo.store.query import Claim
 
@@ -36,6 +37,21 @@ _log = structlog.get_logger(__name__)
 
 class Claimed(Exception):
     """Another request holds the idempotency key; nothing was recorded for this one."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One start: what, where, and how.
+
+    `unused` says that a parked member with the sandbox's id waits to become it, and puts it back.
+    `patient` starts wait for their turn without an end.
+    """
+
+    sandbox: Sandbox
+    runtime: Runtime
+    credentials: Credentials | None = None
+    unused: Callable[[], None] | None = None
+    patient: bool = False
 
 
 class Starts:
@@ -49,19 +65,13 @@ class Starts:
             settings.admission, settings.sandbox.max_concurrent_starts, settings.data_dir
         )
 
-    async def run(
-        self,
-        sandbox: Sandbox,
-        runtime: Runtime,
-        claim: Claim | None,
-        credentials: Credentials | None,
-        limits: Limits,
-    ) -> Sandbox:
-        """Record and start; Claimed when the key is taken, Forbidden when it would pass its owner's limits.
+    async def run(self, order: Order, claim: Claim | None, limits: Limits) -> Sandbox:
+        """Record and start. Claimed when the key is taken, Forbidden when it would pass its owner's limits.
 
         When the caller goes away the sandbox is undone, unless a claim lets somebody find it later.
         """
-        task = self._begin(sandbox, runtime, lambda: self._record(sandbox, claim, limits), credentials)
+        sandbox = order.sandbox
+        task = self._begin(order, lambda: self._record(sandbox, claim, limits))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -71,38 +81,21 @@ class Starts:
 
     def again(self, sandbox: Sandbox, runtime: Runtime) -> None:
         """Start over what a server that is gone began: remove what there is of it, then create it."""
-        self._begin(sandbox, runtime, lambda: self._clear(sandbox, runtime), patient=True)
+        self._begin(Order(sandbox, runtime, patient=True), lambda: self._clear(sandbox, runtime))
 
-    def _begin(
-        self,
-        sandbox: Sandbox,
-        runtime: Runtime,
-        prepare: _Step,
-        credentials: Credentials | None = None,
-        *,
-        patient: bool = False,
-    ) -> asyncio.Task[Sandbox]:
-        whole = self._whole(sandbox, runtime, prepare, credentials, patient)
-        task = self._context.tasks.spawn(whole, f"start {sandbox.id}")
-        self._context.starting[sandbox.id] = Launch(task)
-        task.add_done_callback(lambda _: self._context.starting.pop(sandbox.id))
+    def _begin(self, order: Order, prepare: _Step) -> asyncio.Task[Sandbox]:
+        sandbox_id = order.sandbox.id
+        task = self._context.tasks.spawn(self._whole(order, prepare), f"start {sandbox_id}")
+        self._context.starting[sandbox_id] = Launch(task)
+        task.add_done_callback(lambda _: self._context.starting.pop(sandbox_id))
         return task
 
-    async def _whole(
-        self,
-        sandbox: Sandbox,
-        runtime: Runtime,
-        prepare: _Step,
-        credentials: Credentials | None,
-        patient: bool,
-    ) -> Sandbox:
-        marks = Milestones()
+    async def _whole(self, order: Order, prepare: _Step) -> Sandbox:
+        sandbox, marks = order.sandbox, Milestones()
         try:
-            await prepare()
+            await self._prepared(order, prepare)
             marks.reached("record")
-            await runtime.provide(sandbox.id, sandbox.spec, credentials)
-            marks.reached("image")
-            return await self._started(sandbox, runtime, patient, marks)
+            return await self._adopted(order, marks) or await self._cold(order, marks)
         except asyncio.CancelledError:
             raise _deleted(sandbox.id) from None  # only a stop cancels a start, and it undoes
         except (Claimed, Forbidden):  # before anything was recorded
@@ -115,6 +108,56 @@ class Starts:
             self._context.tell(Kind.START_FAILED, sandbox, code, marks.stages)
             raise
 
+    async def _prepared(self, order: Order, prepare: _Step) -> None:
+        try:
+            await prepare()
+        except Exception:
+            if order.unused:  # nothing names the member yet, so another may have it
+                order.unused()
+            raise
+
+    async def _adopted(self, order: Order, marks: Milestones) -> Sandbox | None:
+        """The sandbox that the parked member became; None when there is none, or it turned out deaf."""
+        sandbox, runtime = order.sandbox, order.runtime
+        if order.unused is None or not isinstance(runtime, Parks) or runtime.parking is None:
+            return None
+        async with self._context.locks.hold(sandbox.id):
+            try:
+                adoption = runtime.parking.adopt(sandbox.id, sandbox.spec)
+                handle = await self._within_limit(adoption, sandbox)
+            except Deaf as error:
+                if sandbox.spec.pre_start:
+                    raise  # it may have run already
+                _log.warning("sandbox.member_deaf", sandbox=sandbox.id, error=error.message)
+                await runtime.destroy(sandbox.id, None, 0)
+                return None
+            marks.reached("adopt")
+            return await self._commit(order, handle, marks)
+
+    async def _cold(self, order: Order, marks: Milestones) -> Sandbox:
+        sandbox, runtime = order.sandbox, order.runtime
+        await runtime.provide(sandbox.id, sandbox.spec, order.credentials)
+        marks.reached("image")
+
+        async def tell(reason: str, message: str) -> None:
+            await self._context.store.update(sandbox.id, lambda found: _waiting(found, reason, message))
+
+        turn = self.admission.turn(runtime.name, sandbox.owner, tell, patient=order.patient)
+        async with turn, self._context.locks.hold(sandbox.id):
+            marks.reached("queue")
+            handle = await self._within_limit(runtime.create(sandbox.id, sandbox.spec), sandbox)
+            marks.reached("runtime")
+            return await self._commit(order, handle, marks)
+
+    async def _commit(self, order: Order, handle: Handle, marks: Milestones) -> Sandbox:
+        recorded, now = order.sandbox, self._context.now()
+        running = await self._context.update(recorded.id, lambda s: _running(s, recorded, handle, now))
+        marks.reached("commit")
+        seconds = (now - recorded.created_at).total_seconds()
+        _log.info("sandbox.running", sandbox=recorded.id, seconds=seconds)
+        self._context.tell(Kind.RUNNING, running, Reason.RUNNING, marks.stages)
+        return running
+
     async def _record(self, sandbox: Sandbox, claim: Claim | None, limits: Limits) -> None:
         if await self._context.store.insert(sandbox, claim, limits):
             raise Claimed
@@ -122,22 +165,6 @@ class Starts:
     async def _clear(self, sandbox: Sandbox, runtime: Runtime) -> None:
         _log.info("sandbox.started_over", sandbox=sandbox.id)
         await runtime.destroy(sandbox.id, None, 0)
-
-    async def _started(self, sandbox: Sandbox, runtime: Runtime, patient: bool, marks: Milestones) -> Sandbox:
-        async def tell(reason: str, message: str) -> None:
-            await self._context.store.update(sandbox.id, lambda found: _waiting(found, reason, message))
-
-        turn = self.admission.turn(runtime.name, sandbox.owner, tell, patient=patient)
-        async with turn, self._context.locks.hold(sandbox.id):
-            marks.reached("queue")
-            handle = await self._within_limit(runtime.create(sandbox.id, sandbox.spec), sandbox)
-            marks.reached("runtime")
-            now = self._context.now()
-            running = await self._context.update(sandbox.id, lambda s: _running(s, sandbox, handle, now))
-        marks.reached("commit")
-        _log.info("sandbox.running", sandbox=sandbox.id, seconds=(now - sandbox.created_at).total_seconds())
-        self._context.tell(Kind.RUNNING, running, Reason.RUNNING, marks.stages)
-        return running
 
     async def _within_limit(self, create: Coroutine[Any, Any, Handle], sandbox: Sandbox) -> Handle:
         limit = start_limit(self._context.settings.sandbox.start_timeout_seconds, sandbox.spec)

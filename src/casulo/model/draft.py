@@ -279,8 +279,6 @@ def _check_extensions(extensions: Mapping[str, str]) -> None:
     if extensions.get(AUTO_RESUME, "disable") not in _SWITCH:
         raise _invalid(f"extension {AUTO_RESUME}: {extensions[AUTO_RESUME]!r} is not one of {_SWITCH}")
     for key in extensions:
-        if key == POOL_REF:
-            raise Unsupported("this server keeps no sandbox pools", code=Code.POOL_NOT_SUPPORTED)
         if key.startswith("casulo.") and key not in _OWN_EXTENSIONS:
             raise _invalid(f"extensions: unknown key {key!r}", _OWN_EXTENSIONS, key)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from casulo.model.credentials import Credentials
+from casulo.model.errors import RuntimeFailure
 from casulo.model.policy import NetworkPolicy
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 
@@ -77,6 +78,31 @@ class Pause(Protocol):
         """Thaw; returns when the daemon answers again. Raises RuntimeFailure."""
 
 
+class Deaf(RuntimeFailure):
+    """A parked member did not take its orders: it ran nothing of anybody, so another start may be tried."""
+
+
+class Parking(Protocol):
+    """Starting a sandbox up to where only its caller's wishes are missing, and going on from there.
+
+    A parked member runs its daemon and nothing else. It ends by itself when the server that parked it
+    is gone, and `destroy` removes it like any half-made sandbox.
+    """
+
+    async def park(self, sandbox_id: str, spec: Spec) -> None:
+        """Begin what was provided. As with `create`, an error leaves nothing behind."""
+
+    async def adopt(self, sandbox_id: str, spec: Spec) -> Handle:
+        """Finish it with the caller's own entrypoint, environment and hooks, as `create` would.
+
+        `spec` may differ from the one that was parked in nothing else. Deaf when it did not answer;
+        on any error the member is of no use any more, and is left for `destroy`.
+        """
+
+    def ready(self, sandbox_id: str) -> bool:
+        """Whether a parked member still waits, as far as can be told without asking it."""
+
+
 class Snapshots(Protocol):
     """Keeping a sandbox's files for sandboxes to come.
 
@@ -95,6 +121,15 @@ class Snapshots(Protocol):
 
     async def list(self) -> set[str]:
         """Ids of all snapshots that have any trace on this host and belong to this server."""
+
+
+@runtime_checkable
+class Parks(Protocol):
+    """A runtime that can start sandboxes ahead."""
+
+    @property
+    def parking(self) -> Parking | None:
+        """The ability; valid after `open`."""
 
 
 @runtime_checkable

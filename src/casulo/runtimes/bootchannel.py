@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -171,6 +172,13 @@ def handshake_blocking(
     return understand(reply)
 
 
+def waits(sock: socket.socket) -> bool:
+    """Whether the daemon at the other end still waits for its boot message: it has not hung up."""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return not poller.poll(0)
+
+
 def _memory_file(content: bytes) -> int:
     fd = os.memfd_create("casulo-boot", os.MFD_CLOEXEC)
     try:
@@ -213,9 +221,13 @@ def _refused(code: str, message: str) -> CasuloError:
     return RuntimeFailure(message, code=code)
 
 
-def died(why: str) -> RuntimeFailure:
+class Silent(RuntimeFailure):
     """The daemon gave no answer."""
-    return RuntimeFailure(
+
+
+def died(why: str) -> Silent:
+    """The daemon gave no answer."""
+    return Silent(
         f"the execution daemon did not start: {why}",
         code=Code.SANDBOX_START_FAILED,
         hint="the sandbox's daemon.log on the server says more",

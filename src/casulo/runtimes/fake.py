@@ -15,8 +15,10 @@ import http.client
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -25,10 +27,10 @@ from casulo import linux
 from casulo.images import daemon
 from casulo.model.credentials import Credentials
 from casulo.model.draft import HOST_IMAGE
-from casulo.model.errors import Code, RuntimeFailure, Unsupported
+from casulo.model.errors import Code, RuntimeFailure, TimedOut, Unsupported
 from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Exit, Handle, Isolation, Spec
 from casulo.runtimes import bootchannel, endings, processtree
-from casulo.runtimes.base import Capabilities, Egress, ExitListener, Reality, Snapshots
+from casulo.runtimes.base import Capabilities, Deaf, Egress, ExitListener, Reality, Snapshots
 from casulo.runtimes.fakesnapshots import FakeSnapshots, to_its_end
 from casulo.runtimes.local import watch
 from casulo.runtimes.local.stopping import read_exit
@@ -48,6 +50,7 @@ class FakeRuntime:
         self._execd = execd
         self._watch = watch.Watch(self._ended)
         self.pause: FakePause | None = FakePause()
+        self.parking = FakeParking(self)
         self._kept = FakeSnapshots(data / "fake-snapshots", lambda name: Folder(self._folders / name).home)
         self.snapshots: Snapshots | None = self._kept
         self.egress: Egress | None = None
@@ -95,29 +98,43 @@ class FakeRuntime:
 
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
         """Start a daemon with its entrypoint."""
-        folder = Folder(self._folders / sandbox_id)
         try:
-            handle = await self._boot(folder, sandbox_id, spec)
+            return await self.finish(sandbox_id, await self._launch(sandbox_id, spec), spec)
         except BaseException:
             await asyncio.shield(self.destroy(sandbox_id, None, 0))
             raise
-        if not self._watch.add(sandbox_id, *_process_of(handle)):
-            asyncio.get_running_loop().call_soon(self._ended, sandbox_id)
-        return handle
 
-    async def _boot(self, folder: Folder, sandbox_id: str, spec: Spec) -> Handle:
-        token = secrets.token_urlsafe(24)
+    async def begin(self, sandbox_id: str, spec: Spec) -> Waiting:
+        """Start a daemon and leave it waiting; an error leaves nothing behind."""
+        try:
+            return await self._launch(sandbox_id, spec)
+        except BaseException:
+            await asyncio.shield(self.destroy(sandbox_id, None, 0))
+            raise
+
+    async def _launch(self, sandbox_id: str, spec: Spec) -> Waiting:
+        folder = Folder(self._folders / sandbox_id)
         ours, theirs = bootchannel.socket_pair()
-        with ExitStack() as stack:
-            stack.enter_context(ours)
+        try:
             with theirs:
                 pid, started = await to_its_end(functools.partial(self._spawn, folder, spec, theirs.fileno()))
-            descriptors = folder.descriptors(stack)
+        except BaseException:
+            ours.close()
+            raise
+        return Waiting(pid, started, ours)
+
+    async def finish(self, sandbox_id: str, waiting: Waiting, spec: Spec) -> Handle:
+        """Tell the daemon what to be, and watch it from then on."""
+        folder, token = Folder(self._folders / sandbox_id), secrets.token_urlsafe(24)
+        with ExitStack() as stack:
+            channel = stack.enter_context(waiting.channel)
             document = _document(folder, sandbox_id, spec, token)
             limit = bootchannel.start_limit(self._start_timeout, spec)
-            ready = await bootchannel.handshake(ours, document, descriptors, limit)
+            ready = await bootchannel.handshake(channel, document, folder.descriptors(stack), limit)
         host, port = _address(ready)
-        return Handle(host, port, token, {"pid": pid, "started": started})
+        if not self._watch.add(sandbox_id, waiting.pid, waiting.started):
+            asyncio.get_running_loop().call_soon(self._ended, sandbox_id)
+        return Handle(host, port, token, {"pid": waiting.pid, "started": waiting.started})
 
     def _spawn(self, folder: Folder, spec: Spec, boot_fd: int) -> tuple[int, int]:
         """A process that waits for its boot message, already noted on disk.
@@ -147,6 +164,7 @@ class FakeRuntime:
     async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
         """Stop the tree and remove the folder."""
         self._watch.drop(sandbox_id)
+        self.parking.forget(sandbox_id)
         folder = Folder(self._folders / sandbox_id)
         return await asyncio.to_thread(_destroy, folder, handle, grace_seconds)
 
@@ -163,6 +181,52 @@ class FakeRuntime:
 
     def _ended(self, sandbox_id: str) -> None:
         self._on_exit(sandbox_id, read_exit(Folder(self._folders / sandbox_id).events))
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A daemon's process that waits for its boot message."""
+
+    pid: int
+    started: int
+    channel: socket.socket
+
+
+class FakeParking:
+    """Keeps the open ends of boot channels, as the local runtime does."""
+
+    def __init__(self, runtime: FakeRuntime) -> None:
+        self._runtime = runtime
+        self._waiting: dict[str, Waiting] = {}
+
+    async def park(self, sandbox_id: str, spec: Spec) -> None:
+        """Start a daemon that waits."""
+        self._waiting[sandbox_id] = await self._runtime.begin(sandbox_id, spec)
+
+    async def adopt(self, sandbox_id: str, spec: Spec) -> Handle:
+        """Tell it what to be."""
+        waiting = self._waiting.pop(sandbox_id, None)
+        if waiting is None:
+            raise Deaf(f"{sandbox_id} is not parked any more")
+        try:
+            return await self._runtime.finish(sandbox_id, waiting, spec)
+        except (bootchannel.Silent, TimedOut) as error:
+            raise Deaf(f"{sandbox_id} did not answer: {error.message}") from error
+
+    def ready(self, sandbox_id: str) -> bool:
+        """Its process is there and not stopped, and has not hung up."""
+        waiting = self._waiting.get(sandbox_id)
+        return (
+            waiting is not None
+            and linux.start_time(waiting.pid) == waiting.started
+            and not processtree.is_stopped(waiting.pid)
+            and bootchannel.waits(waiting.channel)
+        )
+
+    def forget(self, sandbox_id: str) -> None:
+        """Hang up. Idempotent."""
+        if waiting := self._waiting.pop(sandbox_id, None):
+            waiting.channel.close()
 
 
 class FakePause:

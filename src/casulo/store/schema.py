@@ -103,3 +103,14 @@ api_keys = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("rotated_at", sa.BigInteger),
 )
+
+pools = sa.Table(
+    "pools",
+    metadata,
+    sa.Column("name", sa.String(253), primary_key=True),
+    sa.Column("template", sa.JSON, nullable=False),
+    sa.Column("capacity", sa.JSON, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("refuses", sa.Boolean, nullable=False),
+)

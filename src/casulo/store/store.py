@@ -22,6 +22,7 @@ from casulo.model.keys import Key, Limits, Usage, check_quota
 from casulo.model.sandbox import Exit, Sandbox
 from casulo.store import codec, engine, keys, migrations
 from casulo.store import statements as sql
+from casulo.store.pools import PoolRows
 from casulo.store.query import Claim, Page, Query, Record, Tombstone
 from casulo.store.schema import labels, sandboxes
 from casulo.store.snapshots import SnapshotRows
@@ -38,6 +39,7 @@ class Store:
         self._connection = connection
         self._thread = thread
         self.snapshots = SnapshotRows(self._call)
+        self.pools = PoolRows(self._call)
         # What the only writer wrote last is what a read would find. The store's thread changes it.
         self._latest: dict[str, Sandbox] | None = {} if exclusive else None
 

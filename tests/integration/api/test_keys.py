@@ -211,3 +211,19 @@ def test_snapshots_are_their_owners(keyed: Api) -> None:
 def ann_owner(api: Api) -> str:
     with api.client() as admin:
         return str(admin.get("/v1/keys").json()["items"][0]["owner"])
+
+
+def test_pools_are_seen_by_all_and_changed_by_admins(keyed: Api) -> None:
+    pool = {
+        "name": "p",
+        "template": {"image": {"uri": "host"}},
+        "capacitySpec": {"bufferMin": 0, "bufferMax": 0},
+    }
+    with holder(keyed, "ann") as ann, keyed.client() as admin:
+        assert ann.get("/v1/pools").json() == {"items": []}
+        refused = ann.post("/v1/pools", json=pool)
+        assert (refused.status_code, refused.json()["code"]) == (403, Code.SCOPE_MISSING)
+        cannot = admin.post("/v1/pools", json=pool)  # nothing can be parked in a socket
+        assert (cannot.status_code, cannot.json()["code"]) == (501, Code.POOL_NOT_SUPPORTED)
+        spoiled = admin.post("/v1/pools", json={**pool, "capacitySpec": {"bufferMin": 3, "bufferMax": 1}})
+        assert (spoiled.status_code, "bufferMin" in spoiled.json()["message"]) == (400, True)

@@ -17,13 +17,6 @@ _TEMPLATES = [
     ("GET", "/templates/{template_id}"),
     ("DELETE", "/templates/{template_id}"),
 ]
-_POOLS = [
-    ("POST", "/pools"),
-    ("GET", "/pools"),
-    ("GET", "/pools/{name}"),
-    ("PUT", "/pools/{name}"),
-    ("DELETE", "/pools/{name}"),
-]
 
 
 async def templates() -> None:
@@ -35,23 +28,11 @@ async def templates() -> None:
     )
 
 
-async def pools() -> None:
-    """Server-side pools are not supported."""
-    raise Unsupported(
-        "this server keeps no sandbox pools",
-        code=Code.POOL_NOT_SUPPORTED,
-        hint="create sandboxes when they are needed, or use a client-side pool",
-    )
-
-
 def _operation_id(method: str, path: str) -> str:
     return "_".join([method.lower(), *(part.strip("{}") for part in path.strip("/").split("/"))])
 
 
-for _endpoint, _routes in (
-    (templates, _TEMPLATES),
-    (pools, _POOLS),
-):
+for _endpoint, _routes in ((templates, _TEMPLATES),):
     for _method, _path in _routes:
         router.add_api_route(
             _path,

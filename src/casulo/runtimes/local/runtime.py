@@ -41,11 +41,12 @@ from casulo.runtimes.local import (
 from casulo.runtimes.local.container import Folder
 from casulo.runtimes.local.egress import LocalEgress, local_egress
 from casulo.runtimes.local.networks import Network, RoutedNetwork, SocketNetwork
+from casulo.runtimes.local.parking import LocalParking
 from casulo.runtimes.local.roots import Roots
 from casulo.runtimes.local.settings import LocalSettings
 from casulo.runtimes.local.snapshots import LocalSnapshots
 from casulo.runtimes.local.snapshotshelf import SnapshotShelf
-from casulo.runtimes.local.starting import Starter
+from casulo.runtimes.local.starting import Started, Starter
 from casulo.runtimes.local.stirring import Stirrer
 from casulo.runtimes.local.volumes import LocalVolumes
 
@@ -80,6 +81,7 @@ class LocalRuntime:
         self._wanted = asyncio.Event()
         self._refill: asyncio.Task[None] | None = None
         self.pause: LocalPause | None = None
+        self.parking: LocalParking | None = None
         self.snapshots: LocalSnapshots | None = None
         self._policing = egress or local_egress(EgressSettings(), data)
         self.egress: LocalEgress | None = None
@@ -113,6 +115,7 @@ class LocalRuntime:
         self.pause = LocalPause(self._host)
         if not self._host.rootless:
             self.egress = LocalEgress(self._policing, self._network, self._folder)
+        self.parking = LocalParking(self._starter, self._undone_on_error, self._adopted)
         self._refill = asyncio.create_task(self._keep_spares())
 
     def _prepare(self) -> None:
@@ -169,15 +172,29 @@ class LocalRuntime:
 
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
         """Start one container; undone completely on any error, cancellation included."""
+        start = functools.partial(self._starter.start, sandbox_id, spec)
+        started = await self._undone_on_error(sandbox_id, start)
+        try:
+            return await self._handle(sandbox_id, started)
+        except BaseException:
+            await asyncio.shield(self.destroy(sandbox_id, None, 0))
+            raise
+
+    async def _undone_on_error(self, sandbox_id: str, work: Callable[[], T]) -> T:
         self._stirrer.stir()
         try:
-            started = await self._finish(functools.partial(self._starter.start, sandbox_id, spec))
-            host_name, port = await self._network.publish(self._folder(sandbox_id), None)
+            return await self._finish(work)
         except BaseException:
             await asyncio.shield(self.destroy(sandbox_id, None, 0))
             raise
         finally:
             self._wanted.set()
+
+    async def _adopted(self, sandbox_id: str, work: Callable[[], Started]) -> Handle:
+        return await self._handle(sandbox_id, await self._finish(work))
+
+    async def _handle(self, sandbox_id: str, started: Started) -> Handle:
+        host_name, port = await self._network.publish(self._folder(sandbox_id), None)
         handle = Handle(host_name, port, started.token, {"pid": started.pid, "started": started.since})
         if not self._watch_handle(sandbox_id, handle):
             asyncio.get_running_loop().call_soon(self._ended, sandbox_id)
@@ -195,6 +212,8 @@ class LocalRuntime:
     async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
         """Stop it and remove every trace."""
         self._watch.drop(sandbox_id)
+        if self.parking:
+            self.parking.forget(sandbox_id)
         try:
             return await self._run(functools.partial(self._destroy, sandbox_id, handle, grace_seconds))
         finally:

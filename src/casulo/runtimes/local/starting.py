@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,19 @@ class Started:
     pid: int
     since: int
     token: str
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A container whose daemon waits for its boot message on the other end of `channel`."""
+
+    box: Container
+    root: Root | None
+    """None where the document is not made of it."""
+    attachment: Attachment
+    pid: int
+    since: int
+    channel: socket.socket
 
 
 class Starter:
@@ -66,6 +80,10 @@ class Starter:
 
     def start(self, sandbox_id: str, spec: Spec) -> Started:
         """Start what `roots` was told to provide."""
+        return self.finish(self.begin(sandbox_id, spec), spec, self._start_timeout)
+
+    def begin(self, sandbox_id: str, spec: Spec) -> Waiting:
+        """As far as a start goes without knowing what shall run."""
         root = self._roots.take(sandbox_id)
         folder = Folder(self._host.sandboxes / sandbox_id)
         folder.create(self._host.id_base)
@@ -89,8 +107,42 @@ class Starter:
             volumes=self._volumes.acquire(sandbox_id, folder.path, spec),
             memory=root.memory if engine.is_gvisor else None,
         )
-        document = self._document(sandbox_id, spec, root, attachment)
-        return self._boot(box, document, spec)
+        channel, pid, since = self._launch(box, spec)
+        return Waiting(box, root, attachment, pid, since, channel)
+
+    def _launch(self, box: Container, spec: Spec) -> tuple[socket.socket, int, int]:
+        """Start the container; our end of the boot channel, and the daemon's process."""
+        ours, theirs = bootchannel.socket_pair()
+        try:
+            with theirs:
+                pid = box.start(theirs, self._start_timeout)
+            since = linux.start_time(pid)  # now: a short entrypoint may end before `ready` is read
+            if since is None:
+                raise RuntimeFailure("the daemon ended at once", code=Code.SANDBOX_START_FAILED)
+            if not box.engine.is_gvisor:
+                box.group.settle(pid, spec.resources)
+        except BaseException:
+            ours.close()
+            raise
+        return ours, pid, since
+
+    def finish(self, waiting: Waiting, spec: Spec, timeout: float) -> Started:
+        """Tell the daemon what to be; it is ready when this returns. Ends the channel in any case."""
+        assert waiting.root is not None
+        document = self._document(waiting.box.folder.path.name, spec, waiting.root, waiting.attachment)
+        return self._told(waiting, document, spec, timeout)
+
+    def _told(
+        self, waiting: Waiting, document: bootchannel.BootDocument, spec: Spec, timeout: float
+    ) -> Started:
+        with ExitStack() as stack:
+            channel = stack.enter_context(waiting.channel)
+            descriptors = _descriptors(waiting.box, stack)
+            limit = bootchannel.start_limit(timeout, spec)
+            bootchannel.handshake_blocking(channel, document, descriptors, limit)
+        self._volumes.keep(waiting.box.folder.path)
+        watch.reap_orphans()
+        return Started(waiting.pid, waiting.since, document.access_token)
 
     def again(self, folder: Folder, engine: Engine, handle: Handle, spec: Spec, memory: Path) -> None:
         """Continue a sandbox from a checkpoint of its memory in the place where it was."""
@@ -108,7 +160,10 @@ class Starter:
         document = bootchannel.BootDocument(
             folder.path.name, handle.token, (), {}, listen=(attachment.listen,)
         )
-        started = self._boot(box, document, spec)
+        channel, pid, since = self._launch(box, spec)
+        started = self._told(
+            Waiting(box, None, attachment, pid, since, channel), document, spec, self._start_timeout
+        )
         fresh = folder.process.with_suffix(".new")
         fresh.write_text(json.dumps({"pid": started.pid, "started": started.since}))
         fresh.rename(folder.process)
@@ -157,7 +212,7 @@ class Starter:
             sandbox_id=sandbox_id,
             access_token=secrets.token_urlsafe(24),
             listen=(attachment.listen,),
-            entrypoint=root.arguments,
+            entrypoint=spec.entrypoint or root.arguments,
             env=bootchannel.environment(sandbox_id, spec, image_env=root.environment, home=root.user.home),
             cwd=root.workdir,
             uid=root.user.uid,
@@ -169,25 +224,6 @@ class Starter:
             periodic=spec.periodic,
             isolated_dir=ISOLATED_DIR if isolated_sessions(spec.extensions) else "",
         )
-
-    def _boot(self, box: Container, document: bootchannel.BootDocument, spec: Spec) -> Started:
-        """Start the container and talk its daemon into being."""
-        ours, theirs = bootchannel.socket_pair()
-        with ExitStack() as stack:
-            stack.enter_context(ours)
-            with theirs:
-                pid = box.start(theirs, self._start_timeout)
-            since = linux.start_time(pid)  # now: a short entrypoint may end before `ready` is read
-            if since is None:
-                raise RuntimeFailure("the daemon ended at once", code=Code.SANDBOX_START_FAILED)
-            if not box.engine.is_gvisor:
-                box.group.settle(pid, spec.resources)
-            descriptors = _descriptors(box, stack)
-            limit = bootchannel.start_limit(self._start_timeout, spec)
-            bootchannel.handshake_blocking(ours, document, descriptors, limit)
-        self._volumes.keep(box.folder.path)
-        watch.reap_orphans()
-        return Started(pid, since, document.access_token)
 
 
 def _descriptors(box: Container, stack: ExitStack) -> dict[str, int]:

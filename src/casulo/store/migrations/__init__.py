@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from casulo.model.errors import Code, RuntimeFailure
 
-HEAD = "r0003"
+HEAD = "r0004"
 """The newest revision; a test compares it with the revision files."""
 
 

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Containers that are started ahead: everything is there but the boot message of their daemon.
+
+Nothing needs to be undone after a crash: with the server its end of the boot channel goes, and the
+daemon, which has run nothing yet, ends with it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+
+from casulo import linux
+from casulo.model.errors import TimedOut
+from casulo.model.sandbox import Handle, Spec
+from casulo.runtimes import bootchannel, processtree
+from casulo.runtimes.base import Deaf
+from casulo.runtimes.local.starting import Started, Starter, Waiting
+
+_ANSWER_SECONDS = 3.0
+"""An idle daemon is ready in a few milliseconds."""
+
+
+Begin = Callable[[str, Callable[[], Waiting]], Awaitable[Waiting]]
+"""Runs the first half of a start in a worker thread; an error leaves nothing of the sandbox behind."""
+
+Finish = Callable[[str, Callable[[], Started]], Awaitable[Handle]]
+"""Runs the second half, and finds out where the sandbox is."""
+
+
+class LocalParking:
+    """Keeps the open ends of boot channels."""
+
+    def __init__(self, starter: Starter, begin: Begin, finish: Finish) -> None:
+        self._starter = starter
+        self._begin = begin
+        self._finish = finish
+        self._waiting: dict[str, Waiting] = {}
+
+    async def park(self, sandbox_id: str, spec: Spec) -> None:
+        """Start the container and keep its daemon waiting."""
+        self._waiting[sandbox_id] = await self._begin(
+            sandbox_id, functools.partial(self._starter.begin, sandbox_id, spec)
+        )
+
+    async def adopt(self, sandbox_id: str, spec: Spec) -> Handle:
+        """Send the boot message, and wait until the daemon is ready."""
+        waiting = self._waiting.pop(sandbox_id, None)
+        if waiting is None:
+            raise Deaf(f"{sandbox_id} is not parked any more")
+        work = functools.partial(self._starter.finish, waiting, spec, _ANSWER_SECONDS)
+        try:
+            return await self._finish(sandbox_id, work)
+        except (bootchannel.Silent, TimedOut) as error:
+            raise Deaf(f"{sandbox_id} did not answer: {error.message}") from error
+
+    def ready(self, sandbox_id: str) -> bool:
+        """Its process is there and not stopped, and has not hung up."""
+        waiting = self._waiting.get(sandbox_id)
+        return (
+            waiting is not None
+            and linux.start_time(waiting.pid) == waiting.since
+            and not processtree.is_stopped(waiting.pid)
+            and bootchannel.waits(waiting.channel)
+        )
+
+    def forget(self, sandbox_id: str) -> None:
+        """Hang up; the daemon then ends by itself. Idempotent."""
+        waiting = self._waiting.pop(sandbox_id, None)
+        if waiting is not None:
+            waiting.channel.close()
