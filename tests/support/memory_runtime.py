@@ -154,6 +154,9 @@ class MemoryRuntime:
     async def list(self) -> set[str]:
         return set(self.world.boxes)
 
+    def can(self, spec: Spec) -> bool:
+        return True
+
     async def park(self, sandbox_id: str, spec: Spec) -> None:
         assert sandbox_id not in self.world.boxes
         if self.park_error:

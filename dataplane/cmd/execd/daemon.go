@@ -62,8 +62,8 @@ type daemon struct {
 
 // run starts the sandbox, waits for its end and returns the exit status. What besides is done as soon as
 // it runs.
-func run(channel *boot.Channel, document *boot.Document, besides func(*daemon)) int {
-	d := &daemon{document: document, env: newEnvironment(document), events: channel.Events}
+func run(channel *boot.Channel, document *boot.Document, parked *process.Supervisor, besides func(*daemon)) int {
+	d := &daemon{document: document, supervisor: parked, env: newEnvironment(document), events: channel.Events}
 	listen, err := d.start(channel)
 	if err != nil {
 		fail(channel, err)
@@ -81,6 +81,10 @@ func run(channel *boot.Channel, document *boot.Document, besides func(*daemon)) 
 	return exit.Code
 }
 
+func newSupervisor(channel *boot.Channel) (*process.Supervisor, error) {
+	return process.NewSupervisor(process.Options{Cgroup: channel.Cgroup, Pids: channel.Pids})
+}
+
 func newEnvironment(document *boot.Document) *environment.Environment {
 	user := environment.User{UID: document.User.UID, GID: document.User.GID, Groups: document.User.Groups}
 	return environment.New(document.Env, document.EnvsFile, document.Cwd, user)
@@ -88,9 +92,10 @@ func newEnvironment(document *boot.Document) *environment.Environment {
 
 // start listens first, so that a taken address is known before user code runs, and answers last.
 func (d *daemon) start(channel *boot.Channel) (listen []string, err error) {
-	options := process.Options{Cgroup: channel.Cgroup, Pids: channel.Pids}
-	if d.supervisor, err = process.NewSupervisor(options); err != nil {
-		return nil, err
+	if d.supervisor == nil {
+		if d.supervisor, err = newSupervisor(channel); err != nil {
+			return nil, err
+		}
 	}
 	listeners, listen, err := boot.Listen(d.document.Listen)
 	if err != nil {

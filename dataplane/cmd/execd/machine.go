@@ -32,7 +32,7 @@ func runMachine() {
 	if err != nil {
 		fail(channel, err)
 	}
-	run(channel, document, func(d *daemon) { go machine.Serve(d.become) })
+	run(channel, document, nil, func(d *daemon) { go machine.Serve(d.become) })
 	guest.PowerOff()
 }
 

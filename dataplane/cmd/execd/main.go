@@ -22,6 +22,7 @@ import (
 	"casulo.dev/dataplane/internal/boot"
 	"casulo.dev/dataplane/internal/guest"
 	"casulo.dev/dataplane/internal/isolated"
+	"casulo.dev/dataplane/internal/process"
 	"casulo.dev/dataplane/internal/version"
 )
 
@@ -56,12 +57,19 @@ func main() {
 	if err := closeInheritedOnExec(); err != nil {
 		log.Printf("event=descriptors_may_leak error=%q", err)
 	}
-	channel, parsed, err := receive(*bootFD, *stdio, *document)
+	var parked *process.Supervisor
+	channel, parsed, err := receive(*bootFD, *stdio, *document, func(channel *boot.Channel) (err error) {
+		harden()
+		parked, err = newSupervisor(channel)
+		return err
+	})
 	if err != nil {
 		fail(channel, err)
 	}
-	harden()
-	os.Exit(run(channel, parsed, nil))
+	if parked == nil {
+		harden()
+	}
+	os.Exit(run(channel, parsed, parked, nil))
 }
 
 // probeKernel is how the server finds out what a kernel of another make lacks.
@@ -74,9 +82,9 @@ func probeKernel() {
 
 func setUpLog() { log.SetFlags(log.LstdFlags | log.Lmicroseconds | log.LUTC) }
 
-func receive(fd int, stdio bool, name string) (*boot.Channel, *boot.Document, error) {
+func receive(fd int, stdio bool, name string, park func(*boot.Channel) error) (*boot.Channel, *boot.Document, error) {
 	if fd >= 0 {
-		return boot.Receive(fd)
+		return boot.Receive(fd, park)
 	}
 	if stdio {
 		return receiveStdio()

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func FuzzParse(f *testing.F) {
@@ -80,5 +82,56 @@ func TestListen(t *testing.T) {
 		if _, _, err := Listen([]string{address}); err == nil {
 			t.Errorf("%s was accepted", address)
 		}
+	}
+}
+
+func TestReceiveParked(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := t.TempDir() + "/document"
+	if err := os.WriteFile(path, []byte(`{"sandbox_id":"s","listen":["tcp://127.0.0.1:0"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	document, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(message string, file *os.File) {
+		if err := unix.Sendmsg(pair[0], []byte(message), unix.UnixRights(int(file.Fd())), nil, 0); err != nil {
+			t.Error(err)
+		}
+	}
+	send(`{"v":1,"fds":["events"]}`, os.Stderr)
+	prepared := func(channel *Channel) error {
+		if channel.Events == nil || channel.Log != nil {
+			t.Error(channel)
+		}
+		send(`{"v":1,"fds":["boot"]}`, document)
+		return nil
+	}
+	channel, parsed, err := Receive(pair[1], prepared)
+	if err != nil || parsed.SandboxID != "s" || channel.Events == nil {
+		t.Fatal(parsed, err)
+	}
+	told := make([]byte, 100)
+	n, err := unix.Read(pair[0], told)
+	if err != nil || string(told[:n]) != `{"event":"parked"}` {
+		t.Errorf("%q %v", told[:n], err)
+	}
+}
+
+func TestReceiveParkedAndAbandoned(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Sendmsg(pair[0], []byte(`{"v":1,"fds":["log"]}`), unix.UnixRights(2), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	left := func(*Channel) error { return unix.Close(pair[0]) }
+	if _, _, err := Receive(pair[1], left); err == nil {
+		t.Error("a starter that left is no starter")
 	}
 }

@@ -48,26 +48,55 @@ type answer struct {
 }
 
 // Receive waits for the starter's message on a SOCK_SEQPACKET descriptor and reads the document.
-func Receive(fd int) (*Channel, *Document, error) {
+//
+// A starter that does not know yet what the sandbox shall be sends the descriptors first. Then prepare is called, the
+// starter is told that the daemon is parked, and the message with the document comes whenever it comes.
+func Receive(fd int, prepare func(*Channel) error) (*Channel, *Document, error) {
 	unix.CloseOnExec(fd)
-	return receive(fd, 0)
-}
-
-func receive(fd, flags int) (*Channel, *Document, error) {
-	message, files, err := receiveMessage(fd, flags)
+	channel := &Channel{reply: datagramTo(fd)}
+	file, err := channel.take(fd, 0)
+	if err == nil && file == nil {
+		if err = prepare(channel); err != nil {
+			return channel, nil, err
+		}
+		if err = channel.send(answer{Event: "parked"}); err == nil {
+			file, err = channel.take(fd, 0)
+		}
+	}
 	if err != nil {
 		return nil, nil, err
+	}
+	document, err := readDocument(file)
+	return channel, document, err
+}
+
+// receive takes a message that holds everything.
+func receive(fd, flags int) (*Channel, *Document, error) {
+	channel := &Channel{reply: datagramTo(fd)}
+	file, err := channel.take(fd, flags)
+	if err != nil {
+		return nil, nil, err
+	}
+	document, err := readDocument(file)
+	return channel, document, err
+}
+
+// take receives one message, keeps its descriptors, and returns the one of the boot document, if it was there.
+func (c *Channel) take(fd, flags int) (*os.File, error) {
+	message, files, err := receiveMessage(fd, flags)
+	if err != nil {
+		return nil, err
 	}
 	named, err := nameFiles(message, files)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	channel := &Channel{
-		reply:  datagramTo(fd),
-		Events: named["events"], Log: named["log"], Cgroup: named["cgroup"], Pids: named["pids"],
+	for name, place := range map[string]**os.File{"events": &c.Events, "log": &c.Log, "cgroup": &c.Cgroup, "pids": &c.Pids} {
+		if file := named[name]; file != nil {
+			*place = file
+		}
 	}
-	document, err := readDocument(named["boot"])
-	return channel, document, err
+	return named["boot"], nil
 }
 
 func receiveMessage(fd, flags int) ([]byte, []*os.File, error) {

@@ -33,6 +33,7 @@ _OWNER = "pool"
 _IMPLICIT = "(most used)"
 _LOOK_SECONDS = 5.0
 _YIELD_SECONDS = 0.05
+_QUIET_SECONDS = 0.2
 _FIRST_PAUSE_SECONDS = 1.0
 _LAST_PAUSE_SECONDS = 60.0
 _RETRY_AFTER_SECONDS = 1.0
@@ -64,6 +65,7 @@ class Pools:
         self._demand = Demand()
         self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._taken_at = 0.0
         self.hits = 0
         self.misses = 0
 
@@ -100,7 +102,7 @@ class Pools:
 
         Unavailable when the pool that was named has none and does not want one started.
         """
-        if not isinstance(runtime, Parks) or runtime.parking is None or spec.volumes:
+        if not isinstance(runtime, Parks) or not runtime.parking or not _can(runtime.parking, spec):
             return None
         form = _shape(runtime, spec)
         if self._settings.implicit:
@@ -108,6 +110,7 @@ class Pools:
         line = pool.name if pool else None
         found, spoiled = self._members.take(runtime.name, form, spec, line, self._ready)
         self._begin_to_give_up(spoiled)
+        self._taken_at = self._now()
         if found is None and pool is not None:
             self._refuse_if_full(pool)
         self.hits, self.misses = self.hits + bool(found), self.misses + (not found)
@@ -174,7 +177,7 @@ class Pools:
         asked = complete(draft, defaults, features=able.features, missing=able.missing)
         spec = replace(asked, isolation=isolation)
         runtime.check(spec)
-        _parking(runtime)
+        _parking(runtime, spec)
         return _Line(pool, runtime, spec)
 
     def _changeable(self, name: str) -> _Line:
@@ -262,7 +265,7 @@ class Pools:
         return min(capacity.buffer_max - ready, capacity.pool_max - ready - len(line.in_use))
 
     async def _add(self, line: _Line) -> bool:
-        while any(self._admission.waiting().values()):
+        while any(self._admission.waiting().values()) or self._disturbs(line):
             await asyncio.sleep(_YIELD_SECONDS)
         try:
             member = await self._park(line)
@@ -276,13 +279,18 @@ class Pools:
         self._members.add(member)
         return True
 
+    def _disturbs(self, line: _Line) -> bool:
+        """Whether starting a member now would take the processor from who just got one, without need."""
+        lately = self._now() - self._taken_at < _QUIET_SECONDS
+        return lately and bool(self._members.of(line.pool.name))
+
     async def _park(self, line: _Line) -> Member:
         member_id, runtime = str(uuid.uuid4()), line.runtime
         form = _shape(runtime, line.spec)
         async with self._admission.turn(runtime.name, _OWNER, _say_nothing):
             try:
                 await runtime.provide(member_id, line.spec)
-                await _parking(runtime).park(member_id, line.spec)
+                await _parking(runtime, line.spec).park(member_id, line.spec)
             except BaseException:
                 await asyncio.shield(runtime.destroy(member_id, None, 0))
                 raise
@@ -310,7 +318,7 @@ class Pools:
         return line is not None and member.shape == _shape(line.runtime, line.spec) and self._ready(member)
 
     def _ready(self, member: Member) -> bool:
-        return _parking(self._context.runtimes.named(member.runtime)).ready(member.id)
+        return _parking(self._context.runtimes.named(member.runtime), member.shape).ready(member.id)
 
     @staticmethod
     def _now() -> float:
@@ -325,11 +333,16 @@ def _shape(runtime: Runtime, spec: Spec) -> Spec:
     return shape(spec, runtime.capabilities.chosen(spec.isolation))
 
 
-def _parking(runtime: Runtime) -> Parking:
-    if isinstance(runtime, Parks) and runtime.parking is not None:
+def _can(parking: Parking, spec: Spec) -> bool:
+    """Volumes are mounted when a container starts, and are of who asks for them."""
+    return not spec.volumes and parking.can(spec)
+
+
+def _parking(runtime: Runtime, spec: Spec) -> Parking:
+    if isinstance(runtime, Parks) and runtime.parking and _can(runtime.parking, spec):
         return runtime.parking
     raise Unsupported(
-        f"the runtime {runtime.name!r} cannot start sandboxes ahead",
+        f"the runtime {runtime.name!r} cannot start such sandboxes ahead",
         code=Code.POOL_NOT_SUPPORTED,
         hint="name a runtime that can with the extension casulo.runtime in the pool's template",
     )

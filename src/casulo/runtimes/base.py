@@ -89,6 +89,9 @@ class Parking(Protocol):
     is gone, and `destroy` removes it like any half-made sandbox.
     """
 
+    def can(self, spec: Spec) -> bool:
+        """Whether a sandbox of `spec` can be parked."""
+
     async def park(self, sandbox_id: str, spec: Spec) -> None:
         """Begin what was provided. As with `create`, an error leaves nothing behind."""
 

@@ -2,7 +2,8 @@
 # Copyright the Casulo authors
 """The server's end of the boot channel: how an execution daemon is told what to be.
 
-One message goes in, the boot document and a few descriptors; one comes back, ready or failed.
+One message goes in, the boot document and a few descriptors; one comes back, ready or failed. A daemon
+that is parked gets the descriptors before, in a message of their own that it answers too.
 After that the socket is silent and the server may die without consequence for the sandbox.
 """
 
@@ -126,16 +127,29 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(sock: socket.socket, document: BootDocument, fds: Mapping[str, int]) -> None:
-    """Send the one message. It fits the empty socket's buffer, so this does not block."""
-    names = [name for name in DESCRIPTORS if name in fds]
+    """Send the boot message. It fits the empty socket's buffer, so this does not block."""
     boot = _memory_file(document.encode())
     try:
-        header = json.dumps({"v": VERSION, "fds": ["boot", *names]}).encode()
-        socket.send_fds(sock, [header], [boot, *(fds[name] for name in names)])
-    except OSError as error:
-        raise died(f"it did not take its boot message: {error.strerror}") from error
+        _send_descriptors(sock, {"boot": boot, **fds})
     finally:
         os.close(boot)
+
+
+def park_blocking(sock: socket.socket, fds: Mapping[str, int], timeout: float) -> None:
+    """Let the daemon get ready for a sandbox that is not known yet; its boot message then brings no `fds`."""
+    sock.settimeout(timeout)
+    _send_descriptors(sock, fds)
+    if json.loads(_reply(sock, timeout) or "{}").get("event") != "parked":
+        raise died("it cannot be parked")
+
+
+def _send_descriptors(sock: socket.socket, fds: Mapping[str, int]) -> None:
+    names = [name for name in ("boot", *DESCRIPTORS) if name in fds]
+    header = json.dumps({"v": VERSION, "fds": names}).encode()
+    try:
+        socket.send_fds(sock, [header], [fds[name] for name in names])
+    except OSError as error:
+        raise died(f"it did not take its boot message: {error.strerror}") from error
 
 
 async def handshake(
@@ -163,13 +177,16 @@ def handshake_blocking(
     """`handshake` for a worker thread."""
     sock.settimeout(timeout)
     send(sock, document, fds)
+    return understand(_reply(sock, timeout))
+
+
+def _reply(sock: socket.socket, timeout: float) -> bytes:
     try:
-        reply = sock.recv(_REPLY_LIMIT)
+        return sock.recv(_REPLY_LIMIT)
     except TimeoutError as error:
         raise too_slow(timeout) from error
     except OSError as error:
         raise died(f"the boot channel broke: {error.strerror}") from error
-    return understand(reply)
 
 
 def waits(sock: socket.socket) -> bool:

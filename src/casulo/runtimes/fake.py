@@ -199,6 +199,10 @@ class FakeParking:
         self._runtime = runtime
         self._waiting: dict[str, Waiting] = {}
 
+    def can(self, spec: Spec) -> bool:
+        """Always."""
+        return True
+
     async def park(self, sandbox_id: str, spec: Spec) -> None:
         """Start a daemon that waits."""
         self._waiting[sandbox_id] = await self._runtime.begin(sandbox_id, spec)

@@ -128,13 +128,10 @@ def test_a_platform_is_compared_without_regard_to_case() -> None:
         spec_of(platform=Platform("windows", "amd64"))
 
 
-def test_pools_are_refused_and_foreign_extensions_kept() -> None:
+def test_foreign_extensions_are_kept() -> None:
     kept = {"opensandbox.extensions.a": "b", "anything": "else", "access.renew.extend.seconds": "300"}
     assert spec_of(extensions=kept).extensions == kept
     assert renew_seconds(kept) == 300
-    with pytest.raises(Unsupported) as failure:
-        spec_of(extensions={"poolRef": "p"})
-    assert failure.value.code == Code.POOL_NOT_SUPPORTED
 
 
 def test_an_isolation_may_come_as_field_or_extension() -> None:

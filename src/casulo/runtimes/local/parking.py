@@ -38,10 +38,14 @@ class LocalParking:
         self._finish = finish
         self._waiting: dict[str, Waiting] = {}
 
+    def can(self, spec: Spec) -> bool:
+        """Containers can; in gVisor a start may be the continuation of a memory that knows its user."""
+        return self._starter.can_park(spec)
+
     async def park(self, sandbox_id: str, spec: Spec) -> None:
-        """Start the container and keep its daemon waiting."""
+        """Start the container and let its daemon wait."""
         self._waiting[sandbox_id] = await self._begin(
-            sandbox_id, functools.partial(self._starter.begin, sandbox_id, spec)
+            sandbox_id, functools.partial(self._starter.park, sandbox_id, spec)
         )
 
     async def adopt(self, sandbox_id: str, spec: Spec) -> Handle:

@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from casulo import linux
@@ -49,6 +49,7 @@ class Waiting:
     pid: int
     since: int
     channel: socket.socket
+    parked: bool = False
 
 
 class Starter:
@@ -126,6 +127,23 @@ class Starter:
             raise
         return ours, pid, since
 
+    def can_park(self, spec: Spec) -> bool:
+        """Whether `park` is possible."""
+        return not self._host.engine(spec.isolation).is_gvisor
+
+    def park(self, sandbox_id: str, spec: Spec) -> Waiting:
+        """`begin`, and whatever the daemon can do before it knows what it is for."""
+        waiting = self.begin(sandbox_id, spec)
+        try:
+            with ExitStack() as stack:
+                descriptors = _descriptors(waiting.box, stack)
+                bootchannel.park_blocking(waiting.channel, descriptors, self._start_timeout)
+        except BaseException:
+            waiting.channel.close()
+            raise
+        watch.reap_orphans()
+        return replace(waiting, parked=True)
+
     def finish(self, waiting: Waiting, spec: Spec, timeout: float) -> Started:
         """Tell the daemon what to be; it is ready when this returns. Ends the channel in any case."""
         assert waiting.root is not None
@@ -137,7 +155,7 @@ class Starter:
     ) -> Started:
         with ExitStack() as stack:
             channel = stack.enter_context(waiting.channel)
-            descriptors = _descriptors(waiting.box, stack)
+            descriptors = {} if waiting.parked else _descriptors(waiting.box, stack)
             limit = bootchannel.start_limit(timeout, spec)
             bootchannel.handshake_blocking(channel, document, descriptors, limit)
         self._volumes.keep(waiting.box.folder.path)
