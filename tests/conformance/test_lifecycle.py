@@ -145,7 +145,6 @@ async def test_idempotency_key_after_restart(new_server, runtime_name: str) -> N
         {"resourceLimits": {"disk": "1Gi"}},
         {"resourceLimits": {"memroy": "1Gi"}},
         {"resourceLimits": {"memory": "plenty"}},
-        {"extensions": {"poolRef": "pool"}},
         {"extensions": {"casulo.isolation": "microvm"}},
         {"secureAccess": True},
         {"volumes": [{"name": "v", "mountPath": "/v", "host": {"path": "/etc"}}]},
