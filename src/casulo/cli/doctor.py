@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -13,14 +15,23 @@ from casulo.cli.printer import note
 from casulo.cli.state import State
 
 
-def doctor(ctx: typer.Context, output: Output = None) -> None:
+def doctor(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", help="Config file of the server; ~/.sandbox.toml if there is one.", show_default=False
+        ),
+    ] = None,
+    output: Output = None,
+) -> None:
     """Check whether this machine can serve sandboxes; ends with 1 when something required is missing."""
     from casulo.runtimes.docker import doctor as docker
     from casulo.runtimes.local.doctor import report
     from casulo.settings import Settings
 
     state = State.of(ctx)
-    settings = Settings.load(None, os.environ)
+    settings = Settings.load(config or state.config_file, os.environ)
     checks = report(settings.local, settings.data_dir)
     checks += docker.report(settings.docker, "docker" in settings.runtime.enabled)
     state.printer().rows(checks, ["name", "ok", "detail", "fix"])

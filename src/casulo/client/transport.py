@@ -240,7 +240,8 @@ def _unreachable(call: _Call, error: Exception) -> CasuloError:
     return faults.Unreachable(
         f"no connection to {_where(call)}: {reason}",
         code=faults.CONNECTION_FAILED,
-        hint="start a server with `osb server`, or name another one with OPEN_SANDBOX_DOMAIN",
+        hint="start a server with `osb server`, or name another one with OPEN_SANDBOX_DOMAIN; "
+        "of a sandbox that ended, `osb sandbox get` says how",
     )
 
 

@@ -17,6 +17,8 @@ from casulo.model.states import State, require
 from casulo.runtimes.base import Pause, Runtime
 
 Act = Callable[[str, Handle], Awaitable[None]]
+Doubt = Callable[[Sandbox, Exception], Awaitable[None]]
+"""Called with a sandbox whose state is not known now, and is to be found out later."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,9 @@ _RESUME = _Step(
 class Pauses:
     """Each call runs to its end even when the caller goes away."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, doubt: Doubt) -> None:
         self._context = context
+        self._doubt = doubt
         self._waking: dict[str, asyncio.Task[Sandbox]] = {}
 
     async def wake(self, sandbox: Sandbox) -> Sandbox:
@@ -94,16 +97,20 @@ class Pauses:
             try:
                 await act(sandbox_id, handle)
             except Exception as error:  # whatever failed, the row must not stay halfway
-                await self._settle(runtime, sandbox_id, handle)
+                await self._settle(runtime, moved, handle)
                 raise _failure(sandbox_id, step, error) from error
             settled = await self._context.move(sandbox_id, step.to, step.to_reason)
         self._context.tell(step.kind, settled, step.to_reason)
         return settled
 
-    async def _settle(self, runtime: Runtime, sandbox_id: str, handle: Handle) -> None:
-        reality = await runtime.inspect(sandbox_id, handle)
+    async def _settle(self, runtime: Runtime, sandbox: Sandbox, handle: Handle) -> None:
+        try:
+            reality = await runtime.inspect(sandbox.id, handle)
+        except Exception as error:  # such as an engine that is away
+            await self._doubt(sandbox, error)
+            return
         now = self._context.now()
-        await self._context.store.update(sandbox_id, lambda found: settled(found, reality, now))
+        await self._context.store.update(sandbox.id, lambda found: settled(found, reality, now))
 
 
 def _ability(runtime: Runtime) -> Pause:

@@ -55,6 +55,16 @@ class Reconciler:
             del self._unclear[sandbox_id]
             self._context.tasks.spawn(self._judge_again(sandbox_id), f"look again at {sandbox_id}")
 
+    async def doubt(self, sandbox: Sandbox, error: Exception) -> None:
+        """Have `look_again` find out the state of a sandbox that cannot be known now."""
+        _log.error("reconcile.unclear", sandbox=sandbox.id, error=str(error), **_trace(error))
+        message = f"its true state could not be found out: {str(error) or type(error).__name__}"
+        self._unclear[sandbox.id] = asyncio.get_running_loop().time() + _LOOK_AGAIN_SECONDS
+        try:
+            await self._context.store.update(sandbox.id, lambda s: noted(s, Reason.UNKNOWN, message))
+        except CasuloError as second:
+            _log.error("reconcile.mark_failed", sandbox=sandbox.id, error=str(second))
+
     async def _judge_again(self, sandbox_id: str) -> None:
         sandbox = await self._context.store.get(sandbox_id)
         if sandbox and sandbox.status.reason == Reason.UNKNOWN:
@@ -85,7 +95,7 @@ class Reconciler:
                 elif state not in ENDED:
                     await self._look(sandbox)
             except Exception as error:  # one sandbox must not take the server down
-                await self._mark(sandbox, error)
+                await self.doubt(sandbox, error)
 
     async def _look(self, sandbox: Sandbox) -> None:
         runtime = self._context.runtimes.named(sandbox.runtime)
@@ -98,12 +108,6 @@ class Reconciler:
             now = self._context.now()
             await self._context.store.update(sandbox.id, lambda found: settled(found, reality, now))
 
-    async def _mark(self, sandbox: Sandbox, error: Exception) -> None:
-        known: dict[str, Any] = {} if isinstance(error, CasuloError) else {"exc_info": error}
-        _log.error("reconcile.unclear", sandbox=sandbox.id, error=str(error), **known)
-        message = f"its true state could not be found out: {str(error) or type(error).__name__}"
-        self._unclear[sandbox.id] = asyncio.get_running_loop().time() + _LOOK_AGAIN_SECONDS
-        try:
-            await self._context.store.update(sandbox.id, lambda s: noted(s, Reason.UNKNOWN, message))
-        except CasuloError as second:
-            _log.error("reconcile.mark_failed", sandbox=sandbox.id, error=str(second))
+
+def _trace(error: Exception) -> dict[str, Any]:
+    return {} if isinstance(error, CasuloError) else {"exc_info": error}

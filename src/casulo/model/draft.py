@@ -42,6 +42,7 @@ SNAPSHOT_MEMORY_FEATURE = "snapshot.memory"
 _OWN_EXTENSIONS = (ISOLATION, RUNTIME, DOCKER_RUNTIME, SNAPSHOT_MEMORY, AUTO_RESUME)
 _RESOURCES = ("cpu", "memory", "pids", "shm", "disk", "gpu")
 ISOLATED_SESSIONS_FEATURE = "isolated_sessions"
+DOCKER_RUNTIME_FEATURE = "docker_runtime"
 _SWITCH = ("enable", "disable")
 _NEEDED_FEATURE = {"disk": "limits.disk", "gpu": "gpu"}
 """Resources that only some runtimes can limit or give, and the feature by which they declare it."""
@@ -109,6 +110,7 @@ def complete(
     _check_extensions(draft.extensions)
     _check_sessions(draft.extensions, features, missing or {})
     _check_memory(draft, features, missing or {})
+    _check_docker_runtime(draft.extensions, features, missing or {})
     _check_timeout(draft.timeout_seconds, defaults.max_timeout_seconds)
     _check_declared(draft.resource_limits, features, missing or {})
     volumes.check(draft.volumes, features, missing)
@@ -298,6 +300,18 @@ def _check_sessions(
         )
 
 
+def _check_docker_runtime(
+    extensions: Mapping[str, str], features: Collection[str], missing: Mapping[str, str]
+) -> None:
+    if DOCKER_RUNTIME in extensions and DOCKER_RUNTIME_FEATURE not in features:
+        why = missing.get(DOCKER_RUNTIME_FEATURE, "the runtime of this sandbox is not Docker's")
+        raise Unsupported(
+            f"extension {DOCKER_RUNTIME}: no OCI runtime can be chosen here: {why}",
+            code=Code.NOT_SUPPORTED,
+            hint="leave the extension out, or choose another runtime",
+        )
+
+
 def _policy(
     draft: Draft, defaults: Defaults, features: Collection[str], missing: Mapping[str, str]
 ) -> NetworkPolicy | None:
@@ -350,5 +364,9 @@ def _platform(platform: Platform | None) -> Platform | None:
         if value not in _PLATFORMS[name]:
             raise _invalid(f"platform.{name}: {value!r} is not known", _PLATFORMS[name], value)
     if wanted.os != "linux":
-        raise Unsupported(f"platform.os: no sandbox of this server runs {wanted.os}", code=Code.NOT_SUPPORTED)
+        raise Unsupported(
+            f"platform.os: no sandbox of this server runs {wanted.os}",
+            code=Code.NOT_SUPPORTED,
+            hint="leave the platform out, or ask for linux",
+        )
     return wanted

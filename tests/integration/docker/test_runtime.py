@@ -6,14 +6,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import socket
 import threading
+from ipaddress import IPv4Network
 
 import pytest
 
 from casulo.client import AsyncClient, AsyncSandbox, Connection
 from casulo.client.records import SandboxInfo
-from casulo.model.errors import CasuloError, Code
+from casulo.model.errors import CasuloError, Code, NotFound, Unsupported
+from casulo.runtimes.docker import program
+from casulo.runtimes.docker.engine import Engine as Client
+from casulo.runtimes.docker.network import Network
+from casulo.runtimes.docker.plan import Names
+from casulo.runtimes.docker.settings import DockerSettings
 from support.dockered import Place, said
 from support.engine import BUSYBOX, IMAGE, Engine
 from support.server import Server
@@ -89,7 +96,8 @@ def _accept(listener: socket.socket) -> None:
 
 
 async def test_ends_are_seen_whoever_made_them(place: Place) -> None:
-    killed, ended, hungry = await asyncio.gather(
+    killed, removed, ended, hungry = await asyncio.gather(
+        place.start(),
         place.start(),
         place.start(entrypoint=["sh", "-c", "sleep 1; echo last words; kill -TERM $$"]),
         place.start(
@@ -101,13 +109,15 @@ async def test_ends_are_seen_whoever_made_them(place: Place) -> None:
     place.engine.docker("kill", place.container(killed))
     info = await _until(place.client, killed.id, "Failed", "Terminated")
     assert info.state == "Failed" and "SIGKILL" in info.message, info
+    place.engine.docker("rm", "--force", place.container(removed))
+    assert (await _until(place.client, removed.id, "Failed", "Terminated")).state == "Failed"
     info = await _until(place.client, ended.id, "Failed", "Terminated")
     assert info.state == "Failed" and "SIGTERM" in info.message, info
     log = place.server.request("GET", f"/v1/sandboxes/{ended.id}/diagnostics/logs?tail=5")
     assert log.text == "last words\n"
     info = await _until(place.client, hungry.id, "Failed", "Terminated")
     assert "memory" in info.message, info
-    for box in (killed, ended, hungry):
+    for box in (killed, removed, ended, hungry):
         await box.kill()
 
 
@@ -177,7 +187,53 @@ async def test_an_absent_runtime_and_isolation_are_refused(place: Place) -> None
     for extensions in ({"casulo.docker_runtime": "runsc"}, {"casulo.isolation": "microvm"}):
         with pytest.raises(CasuloError) as refused:
             await place.start(extensions=extensions)
-        assert refused.value.code in (Code.INVALID_PARAMETER, Code.ISOLATION_UNAVAILABLE)
+        assert refused.value.code in (Code.NOT_SUPPORTED, Code.ISOLATION_UNAVAILABLE)
+
+
+async def test_what_it_reports_is_what_it_does(place: Place) -> None:
+    report = place.server.request("GET", "/v1/capabilities").json()["runtimes"][0]
+    assert [(one["name"], one["default"], one["engine"]) for one in report["isolations"]] == [
+        ("container", True, "runc")
+    ]
+    able = report["isolations"][0]
+    assert "snapshot" in able["features"] and "egress" in able["missing"]
+    with pytest.raises(Unsupported) as refused:
+        await place.start(request={"networkPolicy": {"defaultAction": "deny"}})
+    assert refused.value.hint == able["missing"]["egress"]
+
+
+async def test_a_chosen_subnet_is_filtered_too(engine: Engine) -> None:
+    settings = DockerSettings(host=engine.url, subnet=IPv4Network("10.213.250.0/29"))
+    client, names = Client(settings), Names(secrets.token_hex(5))
+    await client.open()
+    network = Network(client, names, settings)
+    await network.open()
+    assert (network.unfiltered, network.shares_machine, network.direct) == ("", True, True)
+    await network.close(last=True)
+    await client.close()
+
+
+async def test_gvisor_that_starts_nothing_is_not_offered(engine: Engine) -> None:
+    settings = DockerSettings(host=engine.url)
+    client, names = Client(settings), Names(secrets.token_hex(5))
+    await client.open()
+    volume = await program.install(client, names)
+    assert await program.why_not_started(client, names, volume, "none", "runc") == ""
+    assert "runsc" in await program.why_not_started(client, names, volume, "none", "runsc")
+    await program.remove(client, names)
+    await client.close()
+
+
+async def test_an_image_that_goes_during_a_start_is_named(place: Place) -> None:
+    source = await place.start()
+    snapshot = await source.snapshot()
+    name = place.engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}", "casulo-snapshot/*").strip()
+    place.engine.docker("rmi", name)
+    with pytest.raises(NotFound) as gone:
+        await AsyncSandbox.create(snapshot=snapshot, client=place.client)
+    assert gone.value.code == Code.SNAPSHOT_NOT_FOUND
+    await place.client.snapshots.delete(snapshot.id)
+    await source.kill()
 
 
 async def test_deleting_during_create_leaves_nothing(place: Place) -> None:

@@ -8,6 +8,7 @@ import asyncio
 
 import pytest
 
+from casulo.control import reconcile
 from casulo.model.errors import Code, Conflict, NotFound, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Exit
 from casulo.model.states import State
@@ -74,6 +75,24 @@ async def test_a_failed_pause_settles_to_what_is_true(service: Service, error: E
         await service.lifecycle.resume(made.id)
     assert failure.value.code == Code.SANDBOX_RESUME_FAILED
     assert (await service.lifecycle.get(made.id)).status.state is State.PAUSED
+
+
+async def test_a_failed_pause_whose_truth_is_not_to_be_had_is_looked_at_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconcile, "_LOOK_AGAIN_SECONDS", 0.0)
+    made = await service.create()
+    service.runtime.pause_error = service.runtime.inspect_error = OSError("the engine is away")
+    with pytest.raises(RuntimeFailure) as failure:
+        await service.lifecycle.pause(made.id)
+    assert failure.value.code == Code.SANDBOX_PAUSE_FAILED
+    marked = await service.lifecycle.get(made.id)
+    assert marked.status.reason == "CONTAINER_STATE_UNKNOWN" and "away" in marked.status.message
+    service.runtime.pause_error = service.runtime.inspect_error = None
+    async with asyncio.timeout(8):
+        while (await service.lifecycle.get(made.id)).status.state is not State.RUNNING:
+            await asyncio.sleep(0.02)
+    await service.lifecycle.pause(made.id)
 
 
 async def test_a_pause_goes_on_when_its_caller_leaves(service: Service) -> None:

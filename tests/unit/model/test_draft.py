@@ -128,6 +128,11 @@ def test_a_platform_is_compared_without_regard_to_case() -> None:
         spec_of(platform=Platform("windows", "amd64"))
 
 
+def test_an_oci_runtime_of_docker_is_not_ignored_elsewhere() -> None:
+    with pytest.raises(Unsupported, match="docker_runtime"):
+        spec_of(extensions={"casulo.docker_runtime": "kata"})
+
+
 def test_foreign_extensions_are_kept() -> None:
     kept = {"opensandbox.extensions.a": "b", "anything": "else", "access.renew.extend.seconds": "300"}
     assert spec_of(extensions=kept).extensions == kept

@@ -6,16 +6,28 @@ from __future__ import annotations
 
 import io
 import tarfile
+from pathlib import Path
 
 import pytest
+from aiodocker import Docker
 
 from casulo.images.reference import parse
-from casulo.model.errors import InvalidRequest, NotFound, Unavailable, Unsupported
+from casulo.model.errors import Code, InvalidRequest, NotFound, Unavailable, Unsupported
 from casulo.model.sandbox import Exit
 from casulo.runtimes.docker.ends import unrecorded
+from casulo.runtimes.docker.engine import explained
 from casulo.runtimes.docker.images import EngineImage, named, refused
 from casulo.runtimes.docker.program import empty_image
 from casulo.runtimes.endings import last_exit
+
+
+async def test_an_engine_that_is_away_is_told_without_its_address(tmp_path: Path) -> None:
+    async with Docker(url=f"unix://{tmp_path}/docker.sock") as docker:
+        with pytest.raises(Unavailable) as away, explained("look at an image", Code.IMAGE_NOT_FOUND):
+            await docker.images.inspect("x")
+    assert away.value.code == Code.RUNTIME_UNAVAILABLE, "the image is not to blame"
+    assert "No such file" in away.value.message and str(tmp_path) not in away.value.message
+    assert "[docker] host" in away.value.hint
 
 
 @pytest.mark.parametrize(

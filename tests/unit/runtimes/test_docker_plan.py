@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from casulo.model.errors import InvalidRequest, Unsupported
 from casulo.model.sandbox import Isolation, Resources, Spec
+from casulo.runtimes.docker.abilities import of_engine
 from casulo.runtimes.docker.choice import check_settings, runtime_of
 from casulo.runtimes.docker.engine import About
 from casulo.runtimes.docker.plan import Names, Plan
@@ -73,6 +76,16 @@ def test_runtime_is_the_engines_the_configured_or_the_allowed_one() -> None:
             runtime_of(spec(docker_runtime=wanted), given, ABOUT)
     with pytest.raises(InvalidRequest):
         runtime_of(spec(Isolation.GVISOR, docker_runtime="runc"), settings, ABOUT)
+
+
+def test_a_report_names_what_starts_a_sandbox_that_asks_for_nothing() -> None:
+    known = replace(ABOUT, default_runtime="runc")
+    for chosen, isolation, engine in (("", "container", "runc"), ("runsc-kvm", "gvisor", "runsc-kvm")):
+        able = of_engine(known, DockerSettings(docker_runtime=chosen), "", False, (), {})
+        assert (able.default, able.of(Isolation.AUTO).engine) == (isolation, engine)
+    broken = of_engine(known, DockerSettings(), "it starts nothing", False, (), {})
+    assert broken.isolations == {Isolation.AUTO, Isolation.CONTAINER}
+    assert broken.missing["isolation.gvisor"] == "it starts nothing"
 
 
 def test_configured_runtimes_must_exist() -> None:

@@ -26,7 +26,8 @@ def runtime_of(spec: Spec, settings: DockerSettings, about: About) -> str:
     """The engine's name for it; empty is the engine's default. A request may only take what is allowed."""
     wanted = spec.extensions.get(DOCKER_RUNTIME)
     if wanted is None:
-        return about.gvisor if spec.isolation is Isolation.GVISOR else settings.docker_runtime
+        usual = settings.docker_runtime
+        return about.gvisor if spec.isolation is Isolation.GVISOR and "runsc" not in usual else usual
     if wanted not in settings.selectable_runtimes:
         raise _invalid(
             f"{wanted!r} may not be chosen here",

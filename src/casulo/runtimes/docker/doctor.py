@@ -13,6 +13,10 @@ from casulo.runtimes.docker.engine import About, Engine
 from casulo.runtimes.docker.settings import DockerSettings
 from casulo.runtimes.local.doctor import Check
 
+_REGISTERED = (
+    "runtime {} is registered; whether it starts is tried by the server, and told in its capabilities"
+)
+
 
 def report(settings: DockerSettings, required: bool) -> list[Check]:
     """The engine, and what depends on it; `required` where the server is to use it."""
@@ -51,6 +55,6 @@ def _runtimes(settings: DockerSettings, about: About, required: bool) -> Check:
 
 def _gvisor(about: About) -> Check:
     if about.gvisor:
-        return Check("gvisor in docker", True, f"runtime {about.gvisor}", required=False)
+        return Check("gvisor in docker", True, _REGISTERED.format(about.gvisor), required=False)
     fix = "runsc install, then restart Docker"
     return Check("gvisor in docker", False, "the engine has no runtime runsc", fix, required=False)

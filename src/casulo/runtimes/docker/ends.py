@@ -18,7 +18,7 @@ import structlog
 from casulo.model.errors import CasuloError
 from casulo.model.sandbox import Exit
 from casulo.runtimes import endings
-from casulo.runtimes.docker.engine import Absent, Engine, explained
+from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained
 from casulo.runtimes.docker.plan import SANDBOX_LABEL, Names
 
 _RETRY_SECONDS = 1.0
@@ -67,7 +67,11 @@ class Ends:
         """Tell it, unless that was done or is not wanted."""
         if sandbox_id in self._watched:
             self._watched.discard(sandbox_id)
-            await self._on_end(sandbox_id)
+            try:
+                await self._on_end(sandbox_id)
+            except CasuloError:  # it is told when the events are taken up again
+                self._watched.add(sandbox_id)
+                raise
 
     async def _listen(self) -> None:
         """Supervisor: a lost connection is taken up again, and what happened meanwhile is found out."""
@@ -123,7 +127,7 @@ async def exit_of(engine: Engine, container: str) -> Exit | None:
     try:
         with explained("hand out the log"):
             lines = await engine.container(container).log(stdout=True)
-    except Absent:
+    except (Absent, Busy):  # somebody else removed it, or is at it
         lines = []
     told = endings.last_exit("".join(lines).splitlines())
     return told or unrecorded(int(state.get("ExitCode", 0)), state.get("OOMKilled") is True)

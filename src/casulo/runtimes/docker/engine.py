@@ -36,6 +36,7 @@ class About:
     kernel: str
     storage: str
     runtimes: tuple[str, ...]
+    default_runtime: str
     unlimited: tuple[str, ...]
     rootless: bool
 
@@ -50,6 +51,7 @@ class About:
             kernel=str(info.get("KernelVersion", "")),
             storage=str(info.get("Driver", "")),
             runtimes=tuple(sorted(info.get("Runtimes") or ())),
+            default_runtime=str(info.get("DefaultRuntime", "")),
             unlimited=tuple(name for key, name in _LIMITS.items() if info.get(key) is False),
             rootless="name=rootless" in security,
         )
@@ -160,19 +162,31 @@ def explained(task: str, code: str = Code.UNKNOWN) -> Iterator[None]:
     except DockerError as error:
         raise _translated(task, error, code) from error
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
-        why = str(error) or type(error).__name__
-        raise _unreachable(f"the Docker engine did not {task}: {why}") from error
+        raise _unreachable(f"the Docker engine did not {task}: {_said(error)}") from error
 
 
 def _translated(task: str, error: DockerError, code: str) -> CasuloError:
     if error.status == _NO_CONNECTION:
-        return _unreachable(f"the Docker engine does not answer: {error.message}")
+        why = _said(error.__cause__ or error.__context__ or error)
+        return _unreachable(f"the Docker engine does not answer: {why}")
     kind = {404: Absent, 409: Busy, 304: Busy}.get(error.status, RuntimeFailure)
     return kind(f"Docker could not {task}: {error.message}", code=code)
 
 
 def _unreachable(message: str) -> Unavailable:
-    return Unavailable(message, code=Code.RUNTIME_UNAVAILABLE, hint="start the engine", retry_after=5)
+    return Unavailable(
+        message,
+        code=Code.RUNTIME_UNAVAILABLE,
+        hint="start Docker, or set [docker] host or DOCKER_HOST to where it listens",
+        retry_after=5,
+    )
+
+
+def _said(error: BaseException) -> str:
+    """Without the engine's address, which is nothing for those who use the server."""
+    system = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    words = system.strerror if isinstance(system, OSError) else str(system)
+    return words or type(error).__name__
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:

@@ -204,7 +204,9 @@ def _ipam(network: Mapping[str, Any]) -> dict[str, str]:
     """The IPv4 part of a network's addresses."""
     for part in (network.get("IPAM") or {}).get("Config") or ():
         if "." in str(part.get("Subnet")):
-            return {"Subnet": part["Subnet"], "Gateway": str(part.get("Gateway", "")).partition("/")[0]}
+            # Of a subnet that was asked for, an engine does not say the gateway, and takes the first address.
+            gateway = part.get("Gateway") or str(IPv4Network(part["Subnet"])[1])
+            return {"Subnet": part["Subnet"], "Gateway": str(gateway).partition("/")[0]}
     return {}
 
 

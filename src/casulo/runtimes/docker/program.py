@@ -8,11 +8,12 @@ filled through a container that is never started, made from an image of nothing.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import json
 import tarfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,6 +26,7 @@ from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained, to_it
 from casulo.runtimes.docker.plan import Names
 
 EMPTY_IMAGE = "casulo/empty:1"
+TRIAL_SECONDS = 15.0
 _PLACE = "/volume"
 _log = structlog.get_logger(__name__)
 
@@ -41,7 +43,7 @@ async def install(engine: Engine, names: Names) -> str:
         # Nobody else writes to a volume of this name, so all that can be wrong is that it was cut short.
         if await _size(engine, helper) != len(content):
             with explained("store the daemon", Code.HOST_UNSUPPORTED):
-                await helper.put_archive(_PLACE, _archive({"execd": content}))
+                await helper.put_archive(_PLACE, io.BytesIO(_archive({"execd": content})))
             if await _size(engine, helper) != len(content):
                 raise RuntimeFailure(f"Docker did not keep the daemon in the volume {volume}")
     return volume
@@ -54,6 +56,24 @@ async def can_limit_disk(engine: Engine, names: Names) -> bool:
             return True
     except RuntimeFailure:
         return False
+
+
+async def why_not_started(engine: Engine, names: Names, volume: str, network: str, runtime: str) -> str:
+    """Empty when containers start with this OCI runtime of the engine: found out by starting one."""
+    host = {"Binds": [f"{volume}:{_PLACE}:ro"], "NetworkMode": network, "Runtime": runtime}
+    try:
+        async with (
+            asyncio.timeout(TRIAL_SECONDS),
+            _helper(engine, names, host, (f"{_PLACE}/execd", "--probe")) as trial,
+        ):
+            with explained("start a container"):
+                await trial.start()
+                ended = await trial.wait()
+    except TimeoutError:
+        return f"nothing happened within {TRIAL_SECONDS:g} s"
+    except RuntimeFailure as error:
+        return error.message
+    return f"it ended with status {ended['StatusCode']}" if ended["StatusCode"] else ""
 
 
 async def remove(engine: Engine, names: Names, keep: str = "") -> None:
@@ -72,11 +92,13 @@ async def remove(engine: Engine, names: Names, keep: str = "") -> None:
 
 
 @asynccontextmanager
-async def _helper(engine: Engine, names: Names, host: Mapping[str, object]) -> AsyncIterator[DockerContainer]:
-    """A container that only exists."""
+async def _helper(
+    engine: Engine, names: Names, host: Mapping[str, object], command: Sequence[str] = ("none",)
+) -> AsyncIterator[DockerContainer]:
+    """A container that only exists, unless somebody starts it."""
     config: dict[str, Any] = {
         "Image": EMPTY_IMAGE,
-        "Entrypoint": ["none"],
+        "Entrypoint": list(command),
         "Labels": names.labels,
         "HostConfig": host,
     }

@@ -17,17 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from aiodocker import DockerError
 from aiodocker.containers import DockerContainer
 
 from casulo.images.config import combine
 from casulo.images.settings import ImagesSettings
 from casulo.model.credentials import Credentials
-from casulo.model.draft import HOST_IMAGE, ISOLATED_SESSIONS_FEATURE
+from casulo.model.draft import HOST_IMAGE
 from casulo.model.errors import CasuloError, Code, NotFound, RuntimeFailure, Unsupported
-from casulo.model.sandbox import Exit, Handle, Isolation, Spec
+from casulo.model.sandbox import Exit, Handle, Spec
+from casulo.model.snapshot import snapshot_not_found
 from casulo.runtimes import bootchannel, endings
 from casulo.runtimes.base import Capabilities, Egress, ExitListener, Reality
-from casulo.runtimes.docker import attach, choice, ends, program
+from casulo.runtimes.docker import abilities, attach, choice, ends, program
 from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained, to_its_end
 from casulo.runtimes.docker.images import EngineImage, Images, named
 from casulo.runtimes.docker.network import Network
@@ -60,6 +62,7 @@ class DockerRuntime:
         self._engine = Engine(settings)
         self._images = Images(self._engine, images)
         self._limits_disk = False
+        self._no_gvisor = ""
         self._paths = AllowedPaths(allowed_host_paths, closed=(data, Path("/run/casulo")))
         self.egress: Egress | None = None
         self.pause: DockerPause | None = None
@@ -68,26 +71,14 @@ class DockerRuntime:
     @property
     def capabilities(self) -> Capabilities:
         """What containers of this engine can do."""
-        features = {"pause", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"}
-        features |= self._volumes.features
-        isolations = {Isolation.AUTO, Isolation.CONTAINER}
-        missing = {
-            **self._volumes.missing,
-            "gpu": "this runtime hands no GPU devices to sandboxes",
-            ISOLATED_SESSIONS_FEATURE: "sandboxes of the Docker runtime cannot nest namespaces",
-        }
-        if self._limits_disk:
-            features.add("limits.disk")
-        else:
-            missing["limits.disk"] = (
-                f"the engine's storage driver {self._engine.about.storage} keeps no quota here; "
-                "overlay2 on xfs mounted with pquota does"
-            )
-        if self._engine.about.gvisor:
-            isolations.add(Isolation.GVISOR)
-        else:
-            missing["isolation.gvisor"] = "register runsc with the engine: `runsc install`, then restart it"
-        return Capabilities(frozenset(isolations), frozenset(features), missing)
+        return abilities.of_engine(
+            self._engine.about,
+            self._settings,
+            self._no_gvisor,
+            self._limits_disk,
+            self._volumes.features,
+            self._volumes.missing,
+        )
 
     async def open(self, on_exit: ExitListener) -> None:
         """Connect to the engine, and bring daemon and network to it."""
@@ -101,6 +92,7 @@ class DockerRuntime:
             self._limits_disk = await program.can_limit_disk(self._engine, names)
             self._network = Network(self._engine, names, self._settings)
             await self._network.open()
+            self._no_gvisor = await self._why_no_gvisor()
         except BaseException:
             await self._engine.close()
             raise
@@ -112,6 +104,15 @@ class DockerRuntime:
         self._ends.open()
         self.pause = DockerPause(self._engine, names)
         self.snapshots = DockerSnapshots(self._engine, names)
+
+    async def _why_no_gvisor(self) -> str:
+        runtime = self._engine.about.gvisor
+        if not runtime:
+            return "register runsc with the engine: `runsc install`, then restart it"
+        why = await program.why_not_started(
+            self._engine, self._names, self._program, self._network.name, runtime
+        )
+        return why and f"the engine's runtime {runtime} starts nothing here: {why}"
 
     async def close(self) -> None:
         """Give back what is not part of a sandbox; network and daemon too when there is none."""
@@ -161,11 +162,7 @@ class DockerRuntime:
         try:
             return await self._images.inspect(name)
         except Absent as error:
-            raise NotFound(
-                f"the Docker engine has the image of this sandbox no more: {error.message}",
-                code=Code.IMAGE_NOT_FOUND,
-                hint="somebody removed it meanwhile; try again",
-            ) from error
+            raise _image_gone(spec) from error
 
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
         """Make and start one container; undone completely on any error, cancellation included."""
@@ -229,9 +226,14 @@ class DockerRuntime:
             labels=mounts.labels,
         )
         with explained("make the container", Code.SANDBOX_START_FAILED):
-            return await self._engine.docker.containers.create(
-                plan.config(), name=self._names.container(sandbox_id)
-            )
+            try:
+                return await self._engine.docker.containers.create(
+                    plan.config(), name=self._names.container(sandbox_id)
+                )
+            except DockerError as error:
+                if error.status == 404 and image.id in error.message:
+                    raise _image_gone(spec) from error
+                raise
 
     async def _document(
         self, sandbox_id: str, spec: Spec, image: EngineImage, container: DockerContainer
@@ -363,3 +365,14 @@ def _instance(data: Path) -> str:
     partial.write_text(drawn)
     os.replace(partial, file)
     return drawn
+
+
+def _image_gone(spec: Spec) -> NotFound:
+    """Somebody removed what the sandbox was to be made of."""
+    if spec.snapshot_id is not None:
+        return snapshot_not_found(spec.snapshot_id)
+    return NotFound(
+        f"the Docker engine has the image {spec.image} no more",
+        code=Code.IMAGE_NOT_FOUND,
+        hint="somebody removed it meanwhile; try again",
+    )

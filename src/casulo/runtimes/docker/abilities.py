@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""What each isolation of the Docker runtime can do with its engine, and why not more. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from casulo.model.draft import DOCKER_RUNTIME_FEATURE, ISOLATED_SESSIONS_FEATURE
+from casulo.model.policy import EGRESS_FEATURE
+from casulo.model.sandbox import Isolation
+from casulo.runtimes.base import Ability, Capabilities
+from casulo.runtimes.docker.engine import About
+from casulo.runtimes.docker.settings import DockerSettings
+
+_COMMON = frozenset({"pause", "snapshot", "limits.cpu", "limits.memory", "limits.pids", "limits.shm"})
+_NOWHERE = {
+    "gpu": "this runtime hands no GPU devices to sandboxes",
+    ISOLATED_SESSIONS_FEATURE: "sandboxes of the Docker runtime cannot nest namespaces",
+    EGRESS_FEATURE: "the Docker runtime enforces no network policies; the local runtime does",
+}
+_NO_CHOICE = "the server's administrator allows OCI runtimes in [docker] selectable_runtimes"
+
+
+def of_engine(
+    about: About,
+    settings: DockerSettings,
+    no_gvisor: str,
+    limits_disk: bool,
+    features: Collection[str],
+    missing: Mapping[str, str],
+) -> Capabilities:
+    """`features` and `missing` are those of volumes; `no_gvisor` says why gVisor does not start, if so."""
+    usual = settings.docker_runtime or about.default_runtime
+    default = Isolation.GVISOR if "runsc" in usual else Isolation.CONTAINER
+    able = _everywhere(about, settings, limits_disk, features, missing)
+    own = {default: Ability(able.features, able.missing, engine=usual)}
+    if not no_gvisor:
+        own.setdefault(Isolation.GVISOR, Ability(able.features, able.missing, engine=about.gvisor))
+    unavailable = {} if Isolation.GVISOR in own else {f"isolation.{Isolation.GVISOR}": no_gvisor}
+    return Capabilities(
+        isolations=frozenset({Isolation.AUTO, *own}),
+        features=able.features,
+        missing={**able.missing, **unavailable},
+        own=own,
+        default=default,
+    )
+
+
+def _everywhere(
+    about: About,
+    settings: DockerSettings,
+    limits_disk: bool,
+    features: Collection[str],
+    missing: Mapping[str, str],
+) -> Ability:
+    can, cannot = _COMMON | set(features), {**_NOWHERE, **missing}
+    if limits_disk:
+        can |= {"limits.disk"}
+    else:
+        cannot["limits.disk"] = (
+            f"the engine's storage driver {about.storage} keeps no quota here; "
+            "overlay2 on xfs mounted with pquota does"
+        )
+    if settings.selectable_runtimes:
+        can |= {DOCKER_RUNTIME_FEATURE}
+    else:
+        cannot[DOCKER_RUNTIME_FEATURE] = _NO_CHOICE
+    return Ability(can, cannot)
