@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from support.images import (
     link,
     member,
 )
-from support.machine import cannot_run
+from support.machine import cannot_run, why_no_local_runtime
 from support.server import Server
 
 KEEP = {"Cmd": ["/bin/sleep", "600"]}
@@ -146,6 +147,14 @@ async def test_an_image_that_names_no_program_is_refused(place: Place) -> None:
         assert await said(box, "/bin/id") == "uid=0(root) gid=0(root)"
 
 
+@pytest.fixture(params=["container", "gvisor"])
+def isolation(request: pytest.FixtureRequest) -> str:
+    """What the sandboxes of images are kept apart by."""
+    if request.param == "gvisor" and (reason := why_no_local_runtime("gvisor")):
+        cannot_run(reason)
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
 def static_program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A program that needs nothing: it waits, or says what it is told to."""
@@ -162,14 +171,32 @@ def static_program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (place / "app").read_bytes()
 
 
-async def test_b079_an_image_of_one_program(place: Place, static_program: bytes) -> None:
+async def test_b079_an_image_of_one_program(place: Place, static_program: bytes, isolation: str) -> None:
     parts = ImageParts([archive(member("app", static_program, mode=0o755))], {"Entrypoint": ["/app"]})
-    async with await place.start("scratch", parts) as box:
+    async with await place.start("scratch", parts, isolation=isolation) as box:
         assert await said(box, "/app", "hello") == "hello"
         with pytest.raises(InvalidRequest, match="neither bash nor sh"):
             await box.commands.run("echo hello")
         await box.files.write("/data/made.txt", "made")
         assert await box.files.read("/data/made.txt") == "made"
+
+
+@pytest.mark.parametrize("target", ["{}", "../../../../../../../../..{}"])
+async def test_a_tmp_that_is_a_link_shows_nothing_of_the_host(
+    place: Place, isolation: str, target: str
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as host:
+        os.chmod(host, 0o777)
+        (Path(host) / "of-the-host").touch()
+        # The image has a directory of that name, lest the sandbox not start for want of one.
+        parts = archive(folder(host.lstrip("/"), mode=0o777), member(".wh.tmp"))
+        layers = [busybox("touch"), parts, archive(link("tmp", target.format(host)))]
+        async with await place.start(
+            f"tmp{isolation}{len(target)}", ImageParts(layers, KEEP), isolation=isolation
+        ) as box:
+            await said(box, "touch", "/tmp/of-the-sandbox")
+            assert await said(box, "ls", "/tmp/") == "of-the-sandbox"
+        assert os.listdir(host) == ["of-the-host"]
 
 
 async def test_b083_another_machines_image_is_refused_with_both_names(place: Place) -> None:
@@ -208,10 +235,13 @@ MAY_BE_REFUSED = ("proc-link", "dev-link", "sys-file", "opt-link")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_image_starts_or_is_refused_and_touches_nothing(place: Place, name: str) -> None:
+async def test_a_hostile_image_starts_or_is_refused_and_touches_nothing(
+    place: Place, name: str, isolation: str
+) -> None:
     before = {path: Path(path).stat().st_mtime_ns for path in ("/etc/passwd", "/etc/hosts", "/etc")}
     try:
-        async with await place.start(f"hostile-{name}", ImageParts([busybox(), HOSTILE[name]], KEEP)) as box:
+        parts = ImageParts([busybox(), HOSTILE[name]], KEEP)
+        async with await place.start(f"hostile-{name}", parts, isolation=isolation) as box:
             if name != "daemon-link":  # the daemon then stands where that image's programs point to
                 assert (await said(box, "/bin/id")).startswith("uid=0")
                 assert "casulo-" in await said(box, "/bin/cat", "/etc/hosts")

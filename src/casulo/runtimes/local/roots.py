@@ -167,6 +167,19 @@ class Roots:
             (etc / name).write_text(text)
             os.chown(etc / name, *self.ids.owner(0, 0, b"/etc"))
 
+    def own_directory(self, root: Root, upper: Path, name: str, mode: int) -> bool:
+        """Whether the sandbox has a directory `name` in its root, made if there is nothing.
+
+        A link is none, wherever it leads: resolved on the host it would lead to a place of the host.
+        """
+        found = view.status(root.layers, self.ids, name)
+        if found is not None:
+            return stat.S_ISDIR(found.st_mode)
+        (upper / name).mkdir()
+        (upper / name).chmod(mode)
+        os.chown(upper / name, *self.ids.owner(0, 0, name.encode()))
+        return True
+
     async def release(self, sandbox_id: str) -> None:
         """Let image and snapshot go. Idempotent."""
         self._provided.pop(sandbox_id, None)

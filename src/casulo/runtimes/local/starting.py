@@ -209,7 +209,7 @@ class Starter:
                 Bind(cpus, str(cpus)),
                 Bind(self._host.run / "execd", DAEMON_PATH),
                 *isolated,
-                *_for_gvisor(engine, self._host),
+                *(self._for_gvisor(root, folder, engine) if engine.is_gvisor else ()),
                 *attachment.binds,
             ),
             user_namespace=self._host.user_namespace,
@@ -222,6 +222,13 @@ class Starter:
             max_open_files=self._host.max_open_files,
             seccomp_program=self._filters[nesting],
         )
+
+    def _for_gvisor(self, root: Root, folder: Folder, engine: Engine) -> list[Bind]:
+        binds = gvisor.preloaded(self._host.run) if engine.needs_statx else []
+        # An empty or missing /tmp would be kept in memory; as everywhere else it is to be on disk.
+        if self._roots.own_directory(root, folder.upper, "tmp", 0o1777):
+            binds.insert(0, Bind(self._host.run / "rootfs" / "tmp", "/tmp", writable=True))
+        return binds
 
     def _document(
         self, sandbox_id: str, spec: Spec, root: Root, attachment: Attachment
@@ -260,14 +267,6 @@ def _descriptors(box: Container, stack: ExitStack) -> dict[str, int]:
             opened[name] = os.open(path, flags | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, opened[name])
     return opened
-
-
-def _for_gvisor(engine: Engine, host: Host) -> list[Bind]:
-    if not engine.is_gvisor:
-        return []
-    # An empty /tmp would be kept in memory; as everywhere else it is to be on disk.
-    tmp = Bind(host.run / "rootfs" / "tmp", "/tmp", writable=True)
-    return [tmp, *gvisor.preloaded(host.run)] if engine.needs_statx else [tmp]
 
 
 def hostname(sandbox_id: str) -> str:
