@@ -45,6 +45,7 @@ def _serve(plan: dict[str, Any], journal: TextIO) -> None:
         made = web.server(address, port, noting(f"tls {address}"), certificate=certificate, files=files)
         servers.append(made)
     servers += [_echo(address, port, noting(f"tcp {address}"), greet) for address, port, greet in plan["tcp"]]
+    servers += [_source(address, port) for address, port in plan["source"]]
     servers += [_datagrams(address, port, noting(f"udp {address}")) for address, port in plan["udp"]]
     for each in servers:
         threading.Thread(target=each.serve_forever, daemon=True).start()
@@ -62,6 +63,23 @@ def _echo(address: str, port: int, note: Any, greet: str) -> socketserver.BaseSe
             stream.sendall(greet.encode())
             while data := stream.recv(65536):
                 stream.sendall(data)
+
+    class Server(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True
+        daemon_threads = True
+
+    return Server((address, port), Handler)
+
+
+def _source(address: str, port: int) -> socketserver.BaseServer:
+    """Sends as many bytes as the first line says."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            left, piece = int(self.rfile.readline()), b"x" * (1 << 20)
+            while left > 0:
+                self.request.sendall(piece[:left])
+                left -= len(piece)
 
     class Server(socketserver.ThreadingTCPServer):
         allow_reuse_address = True

@@ -32,6 +32,7 @@ class World:
 
     folder: Path
     block: int
+    prefix: str = "198.18"
     process: subprocess.Popen[str] | None = None
 
     @property
@@ -40,11 +41,11 @@ class World:
 
     def at(self, host: int) -> str:
         """An address of this internet."""
-        return f"198.18.{self.block}.{host}"
+        return f"{self.prefix}.{self.block}.{host}"
 
     @property
     def network(self) -> str:
-        return f"198.18.{self.block}.0/24"
+        return f"{self.prefix}.{self.block}.0/24"
 
     @property
     def resolver(self) -> str:
@@ -114,6 +115,7 @@ class World:
             "plain": [[self.at(80), 80], [self.at(81), 80], [self.at(80), 8080], [self.at(81), 8080]],
             "tls": [[self.at(n), 443] for n in (44, 80, 81)] + [[self.at(80), 8443], [self.at(54), 853]],
             "tcp": [[self.at(90), 22, "SSH-2.0-small\r\n"], [self.at(90), 7, ""], [self.at(90), 443, ""]],
+            "source": [[self.at(90), 9009]],
             "udp": [[self.at(n), p] for n in (80, 81, 90) for p in (443, 123, 4500)] + [[self.at(54), 853]],
         }
         (self.folder / "plan.json").write_text(json.dumps(plan))

@@ -22,7 +22,7 @@ import (
 // How long an address stays open after an answer named it: as long as the answer may be kept, but
 // not less than clients keep it against the rules, and a little more than they were told.
 const (
-	leastHold = 60 * time.Second
+	leastHold = 5 * time.Minute
 	mostHold  = time.Hour
 	grace     = 30 * time.Second
 )
