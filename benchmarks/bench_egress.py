@@ -29,7 +29,7 @@ from support.internet.world import World
 
 ROUNDS, REQUESTS = 4, 40
 GIGABYTE = 1_000_000_000
-CREATES, CHANGES = 20, 100
+CREATES, CHANGES = 30, 100
 SANDBOXES, RULES = 500, 50
 POLICY = {"egress": [{"action": "allow", "target": name} for name in ("good.test", "echo.test")]}
 
@@ -110,6 +110,12 @@ async def _requests(plain: AsyncSandbox, policed: AsyncSandbox, world: World) ->
     return {
         "requests": ROUNDS * REQUESTS,
         **{f"https_{name}_p50_ms": round(value, 3) for name, value in medians.items()},
+        "added_kept_connection_best_ms": round(
+            (min(times["policed_kept"]) - min(times["plain_kept"])) * 1000, 3
+        ),
+        "added_new_connection_best_ms": round(
+            (min(times["policed_new"]) - min(times["plain_new"])) * 1000, 3
+        ),
         "added_new_connection_p50_ms": round(medians["policed_new"] - medians["plain_new"], 3),
         "added_kept_connection_p50_ms": round(medians["policed_kept"] - medians["plain_kept"], 3),
     }

@@ -31,6 +31,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Echoes what it sees; `note` hears of every request."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     note: Note
     files: Path | None = None
 
