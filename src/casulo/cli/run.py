@@ -30,6 +30,7 @@ from casulo.cli.piped import piped_stdin
 from casulo.cli.printer import Printer, note
 from casulo.cli.progress import waiting
 from casulo.cli.state import State, run
+from casulo.model.sandbox import DEFAULT_ENTRYPOINT
 
 if TYPE_CHECKING:
     from casulo.client import AsyncSandbox, Connection
@@ -52,6 +53,13 @@ def run_command(
     isolation: Isolation = None,
     volume: Volume = None,
     runtime: Runtime = None,
+    entrypoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--entrypoint",
+            help="What the sandbox runs beside it; again for each argument. It waits by default.",
+        ),
+    ] = None,
     output: Output = None,
 ) -> None:
     """Run a command in a new sandbox and remove the sandbox afterwards.
@@ -63,6 +71,7 @@ def run_command(
     state = State.of(ctx)
     spec = {
         "image": image,
+        "entrypoint": entrypoint or DEFAULT_ENTRYPOINT,  # many an image's own ends at once
         "resources": pairs(resource, "--resource"),
         "isolation": isolation,
         "runtime": runtime,

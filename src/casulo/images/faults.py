@@ -21,6 +21,7 @@ _MISSING = re.compile(
     re.I,
 )
 _CERTIFICATE = re.compile(r"x509:|certificate|server gave HTTP response to HTTPS client", re.I)
+_DAMAGED = re.compile(r"error processing tar file(?!.*no space left)", re.I)
 _DAEMON = re.compile(r"cannot connect to the docker daemon|docker\.sock", re.I)
 _LEVEL = re.compile(r'^time="[^"]*" level=\w+ msg="?')
 _LONGEST = 600
@@ -46,6 +47,10 @@ def explained(reference: Reference, words: str) -> CasuloError:
             f"image {name}: access denied: {said}",
             code=Code.IMAGE_ACCESS_DENIED,
             hint="check the name, and give a username and a password that may read it",
+        )
+    if _DAMAGED.search(said):
+        return InvalidRequest(
+            f"image {name} cannot be unpacked: {said}", code=Code.IMAGE_INVALID, hint="build it again"
         )
     if _MISSING.search(said):
         return NotFound(

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -179,6 +180,20 @@ async def test_b079_an_image_of_one_program(place: Place, static_program: bytes,
             await box.commands.run("echo hello")
         await box.files.write("/data/made.txt", "made")
         assert await box.files.read("/data/made.txt") == "made"
+
+
+async def test_osb_run_works_on_an_image_whose_own_program_ends_at_once(place: Place) -> None:
+    place.layout.add("shell", ImageParts([busybox("echo")], {"Cmd": ["/bin/sh"]}))
+    key = {"OPEN_SANDBOX_DOMAIN": place.server.domain, "OPEN_SANDBOX_API_KEY": place.server.api_key}
+    words = ["run", "-i", place.layout.reference("shell"), "--", "/bin/echo", "hello"]
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "casulo.cli", *words],
+        env={**os.environ, **key},
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.stdout == b"hello\n", done
 
 
 @pytest.mark.parametrize("target", ["{}", "../../../../../../../../..{}"])

@@ -68,6 +68,12 @@ def test_only_what_an_engine_can_have_is_named() -> None:
 
 def test_refusals_say_whose_turn_it_is() -> None:
     reference = parse("registry.example:5000/a:1")
+    layer = "failed to register layer: Error processing tar file({}): "
+    assert isinstance(
+        refused(reference, layer.format("duplicates of file paths not supported")), InvalidRequest
+    )
+    full = refused(reference, layer.format("exit status 1") + "write /x: no space left on device")
+    assert isinstance(full, Unavailable)
     denied = refused(reference, "pull access denied for a, repository does not exist or may require login")
     assert isinstance(denied, InvalidRequest)
     assert isinstance(refused(reference, "manifest for a:1 not found: manifest unknown"), NotFound)
