@@ -15,8 +15,8 @@ from pathlib import Path
 
 import httpx
 
-START_SECONDS = 30.0
-STOP_SECONDS = 20.0
+START_SECONDS = 120.0
+STOP_SECONDS = 60.0
 
 
 @dataclass
