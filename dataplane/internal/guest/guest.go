@@ -64,6 +64,7 @@ func (m *Machine) settle() (err error) {
 	if err = mountRest(); err != nil {
 		return err
 	}
+	noIPv6()
 	if m.groups, err = makeGroups(); err != nil {
 		return err
 	}

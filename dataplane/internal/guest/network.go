@@ -4,6 +4,7 @@
 package guest
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"net/netip"
@@ -18,7 +19,7 @@ const device = "eth0"
 // addressBits is the size of the network that host and machine share.
 const addressBits = 30
 
-// configureNetwork gives the card its address. Taking it down first forgets routes and neighbours of
+// configureNetwork gives the card its address, unless it has that. Taking it down first forgets routes and neighbours of
 // an earlier life; sockets that listen on all addresses go on listening.
 func configureNetwork(i identity) error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -34,8 +35,10 @@ func configureNetwork(i identity) error {
 	if err != nil {
 		return fmt.Errorf("the address of the gateway: %w", err)
 	}
-	noIPv6()
 	card := card{socket, device}
+	if card.isAt(address) {
+		return nil // as it was rehearsed
+	}
 	if err := card.down(); err != nil {
 		return err
 	}
@@ -83,6 +86,19 @@ func (c card) flags(change func(uint16) uint16) error {
 		return fmt.Errorf("switch the network card %s: %w", c.name, err)
 	}
 	return nil
+}
+
+// isAt tells whether the card is up with this address. One that was never configured has none.
+func (c card) isAt(address netip.Addr) bool {
+	request, err := unix.NewIfreq(c.name)
+	if err != nil || unix.IoctlIfreq(c.socket, unix.SIOCGIFADDR, request) != nil {
+		return false
+	}
+	current, err := request.Inet4Addr()
+	if err != nil || !bytes.Equal(current, address.AsSlice()) {
+		return false
+	}
+	return unix.IoctlIfreq(c.socket, unix.SIOCGIFFLAGS, request) == nil && request.Uint16()&unix.IFF_UP != 0
 }
 
 func (c card) up() error {

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import struct
 import threading
+
+from pyroute2 import IPRoute
 
 from casulo.model.errors import Code, Unsupported
 from casulo.network.slots import Maker, Plan, Slot, Slots, remove_interface, set_up_host_side
@@ -64,6 +67,7 @@ class Taps:
         remove_interface(slot.interface)  # its former owner's may still be on its way out
         descriptor = _open(slot.interface)
         try:
+            _name_hardware(slot)
             set_up_host_side(slot)
         except BaseException:
             os.close(descriptor)
@@ -77,6 +81,13 @@ class Taps:
         if descriptor is not None:
             os.close(descriptor)
         remove_interface(slot.interface)
+
+
+def _name_hardware(slot: Slot) -> None:
+    """The gateway has the same address whenever the device is made again: the guest remembers it."""
+    address = "02:" + ":".join(f"{byte:02x}" for byte in b"\xc4" + slot.gateway.packed)
+    with IPRoute() as netlink:
+        netlink.link("set", index=socket.if_nametoindex(slot.interface), address=address)
 
 
 def _open(name: str) -> int:

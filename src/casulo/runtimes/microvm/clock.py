@@ -15,8 +15,8 @@ import structlog
 from casulo.model.errors import CasuloError
 from casulo.runtimes.microvm.link import Link
 
-_GOOD_SECONDS = 0.1
-_TRIES = 5
+_GOOD_SECONDS = 0.25
+_TRIES = 3
 _ASK_SECONDS = 30.0
 log = structlog.get_logger(__name__)
 

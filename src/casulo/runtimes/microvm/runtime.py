@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -211,13 +212,21 @@ class MicrovmRuntime:
         """From a template, in which nothing of a sandbox is."""
         root, recipe = self._wanted.pop(sandbox_id)
         template = await self._templates.get(recipe)
+        begun = time.monotonic()
         spare = await self._spares.take(template)
         try:
             folder = await self._machines.rename(spare, sandbox_id)
         except BaseException:
             await asyncio.shield(self._machines.remove(spare.name))
             raise
+        restored = time.monotonic()
         handle = await self._begin(folder, spec, root)
+        log.info(
+            "microvm.started",
+            sandbox=sandbox_id,
+            machine_ms=round((restored - begun) * 1000),
+            daemon_ms=round((time.monotonic() - restored) * 1000),
+        )
         self._spares.refill(template)
         return handle
 

@@ -18,6 +18,9 @@ from casulo.runtimes.microvm.templates import Template, Templates
 
 PREFIX = "spare-"
 _MOST_TEMPLATES = 2
+_REST_SECONDS = 1.0
+"""Before another one is made: the sandbox just started needs the processor for its first command."""
+
 _COMMAND = ("/bin/sh", "-c", "true")
 _REHEARSE_SECONDS = 60.0
 log = structlog.get_logger(__name__)
@@ -53,6 +56,7 @@ class Spares:
         task.add_done_callback(self._tasks.discard)
 
     async def _refill(self, template: Template) -> None:
+        await asyncio.sleep(_REST_SECONDS)
         async with self._turn:
             ready = self._ready.setdefault(template.key, [])
             try:
