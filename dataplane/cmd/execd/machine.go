@@ -7,17 +7,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"casulo.dev/dataplane/internal/api"
+	"casulo.dev/dataplane/internal/command"
+	"casulo.dev/dataplane/internal/environment"
 	"casulo.dev/dataplane/internal/guest"
+	"casulo.dev/dataplane/internal/output"
+	"casulo.dev/dataplane/internal/process"
 	"casulo.dev/dataplane/internal/strict"
 )
 
 // rehearsalLimit bounds how long the daemon may take to answer itself.
-const rehearsalLimit = 10 * time.Second
+const rehearsalLimit = 30 * time.Second
+
+// virtual is a virtual machine with the parts of the daemon that are there before its sandbox is known.
+type virtual struct {
+	machine    *guest.Machine
+	supervisor *process.Supervisor
+}
 
 // runMachine is the whole life of process 1 of a virtual machine. It does not return.
 func runMachine() {
@@ -27,12 +39,13 @@ func runMachine() {
 	if err != nil {
 		fail(nil, err)
 	}
-	machine.Rehearsal = rehearse
+	v := &virtual{machine: machine}
+	machine.Rehearsal = v.rehearse
 	channel, document, err := machine.Await()
 	if err != nil {
 		fail(channel, err)
 	}
-	run(channel, document, nil, func(d *daemon) { go machine.Serve(d.become) })
+	run(channel, document, v.supervisor, func(d *daemon) { go machine.Serve(d.become) })
 	guest.PowerOff()
 }
 
@@ -42,28 +55,41 @@ func (d *daemon) become(sandboxID, token string, env map[string]string) {
 	d.services.router.SetToken(token)
 }
 
-// rehearse serves one request on a port of its own, as the daemon will.
-func rehearse() (err error) {
+// rehearse serves one command on a port of its own, as the daemon will.
+func (v *virtual) rehearse() (err error) {
+	if v.supervisor == nil {
+		if v.supervisor, err = process.NewSupervisor(process.Options{Cgroup: v.machine.Commands()}); err != nil {
+			return err
+		}
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	router := api.NewRouter("")
-	router.Open("GET /ping", handlePing)
+	env := environment.New(nil, "", "/", environment.User{})
+	command.New(v.supervisor, env, output.NewStore(spillDirs, spillLimit)).Routes(router)
 	server := &http.Server{Handler: newTrimmer(router), ReadHeaderTimeout: headerTimeout}
 	strict.Protect(server)
 	go func() { _ = server.Serve(strict.Listener(listener)) }() // it ends by being closed
 	defer func() { err = errors.Join(err, server.Close()) }()
+	return runOver("http://" + listener.Addr().String())
+}
+
+func runOver(address string) error {
 	bounded, cancel := context.WithTimeout(context.Background(), rehearsalLimit)
 	defer cancel()
-	request, err := http.NewRequestWithContext(bounded, http.MethodGet, "http://"+listener.Addr().String()+"/ping", nil)
+	body := strings.NewReader(`{"command":"true"}`)
+	request, err := http.NewRequestWithContext(bounded, http.MethodPost, address+"/command", body)
 	if err != nil {
 		return err
 	}
+	request.Header.Set("Content-Type", "application/json")
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Do(request)
 	if err != nil {
-		return fmt.Errorf("answer a request: %w", err)
+		return fmt.Errorf("run a command: %w", err)
 	}
-	return answer.Body.Close()
+	_, err = io.Copy(io.Discard, answer.Body)
+	return errors.Join(err, answer.Body.Close())
 }

@@ -21,7 +21,6 @@ _MOST_TEMPLATES = 2
 _REST_SECONDS = 1.0
 """Before another one is made: the sandbox just started needs the processor for its first command."""
 
-_COMMAND = ("/bin/sh", "-c", "true")
 _REHEARSE_SECONDS = 60.0
 log = structlog.get_logger(__name__)
 
@@ -82,8 +81,7 @@ class Spares:
         """Emulated code is translated when it runs first; have that behind before somebody waits."""
         link = (await self._machines.lines(folder.name)).link
         who = identity.make(folder.name, "", "casulo", self._machines.slot(folder))
-        more = {"identity": who, "command": _COMMAND, "timeout_seconds": _REHEARSE_SECONDS}
-        asking = asyncio.ensure_future(link.ask("rehearse", _REHEARSE_SECONDS, **more))
+        asking = asyncio.ensure_future(link.ask("rehearse", _REHEARSE_SECONDS, identity=who))
         await self._machines.vmm.go(folder.sockets)
         await asking
         await self._machines.vmm.halt(folder.sockets)
