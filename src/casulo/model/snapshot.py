@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar
 
-from casulo.model.draft import ISOLATION, RUNTIME, Draft, isolation_of
+from casulo.model.draft import ISOLATION, RUNTIME, Draft, isolation_of, with_memory
 from casulo.model.errors import Code, Conflict, NotFound
 from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Isolation, Platform, Spec
 
@@ -98,7 +100,7 @@ def restored(draft: Draft, snapshot: Snapshot) -> Draft:
     """The request for a sandbox with the snapshot's files, completed by what it was taken of.
 
     Files fit the image below them, the runtime that keeps them, and what its source was asked to be:
-    a request may repeat these and not change them. The network
+    a request may repeat these and not change them. So it is with the processes, if they are kept. The network
     policy goes on unless the request brings another. Everything else is the request's own.
     """
     _require_ready(snapshot)
@@ -108,15 +110,37 @@ def restored(draft: Draft, snapshot: Snapshot) -> Draft:
     _kept(snapshot, "runtime", draft.extensions.get(RUNTIME), snapshot.runtime)
     platform = _kept(snapshot, "platform", _lowered(draft.platform), source.platform)
     told = {ISOLATION: isolation.value} if ISOLATION in draft.extensions else {}
+    limits = _running_on(draft, snapshot) if with_memory(source.extensions) else draft.resource_limits
     return replace(
         draft,
         image=source.image,
         entrypoint=draft.entrypoint or DEFAULT_ENTRYPOINT,
         platform=platform,
         isolation=isolation,
+        resource_limits=limits,
         extensions={**draft.extensions, **told},
         network_policy=source.network_policy if draft.network_policy is None else draft.network_policy,
     )
+
+
+def _running_on(draft: Draft, snapshot: Snapshot) -> Mapping[str, str]:
+    """The limits for processes that go on in the kernel that they were in, which has its mounts and limits.
+
+    An entrypoint that only waits is what some clients send when they are told of none.
+    """
+    source = snapshot.spec
+    if draft.entrypoint not in (None, DEFAULT_ENTRYPOINT):
+        _kept(snapshot, "entrypoint", shlex.join(draft.entrypoint), shlex.join(source.entrypoint))
+    if draft.volumes:
+        _kept(snapshot, "volumes", f"{len(draft.volumes)}", "none")
+    inside = {
+        name: _kept(
+            snapshot, name, draft.resource_limits.get(name), source.resource_limits.get(name, "the default")
+        )
+        for name in ("pids", "shm")
+    }
+    given = {name: text for name, text in inside.items() if text and name in source.resource_limits}
+    return {**draft.resource_limits, **given}
 
 
 def _kept(snapshot: Snapshot, what: str, asked: T | None, source: T | None) -> T | None:
