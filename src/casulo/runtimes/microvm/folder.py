@@ -146,6 +146,13 @@ class Folders:
         for path in (self.data, self.run):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
+    def release(self) -> None:
+        """Remove what is only there while a server runs; when there is no machine left."""
+        for name in ("vm", "nowhere", "taps"):
+            shutil.rmtree(self.run.parent / name, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another runtime of this server has something there
+            self.run.parent.rmdir()
+
     def names(self) -> set[str]:
         """Names of all machines with a trace here."""
         return {entry.name for parent in (self.data, self.run) for entry in parent.iterdir()}

@@ -168,6 +168,7 @@ class MicrovmRuntime:
         if not self._traces():
             self._filter.remove()
             cgroups.remove_empty(self._cgroup_parent)
+            self._folders.release()
 
     def check(self, spec: Spec) -> None:
         """Refuse what no machine could be."""
