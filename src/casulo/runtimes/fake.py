@@ -123,13 +123,15 @@ class FakeRuntime:
             raise
         return Waiting(pid, started, ours)
 
-    async def finish(self, sandbox_id: str, waiting: Waiting, spec: Spec) -> Handle:
+    async def finish(
+        self, sandbox_id: str, waiting: Waiting, spec: Spec, timeout: float | None = None
+    ) -> Handle:
         """Tell the daemon what to be, and watch it from then on."""
         folder, token = Folder(self._folders / sandbox_id), secrets.token_urlsafe(24)
         with ExitStack() as stack:
             channel = stack.enter_context(waiting.channel)
             document = _document(folder, sandbox_id, spec, token)
-            limit = bootchannel.start_limit(self._start_timeout, spec)
+            limit = bootchannel.start_limit(timeout or self._start_timeout, spec)
             ready = await bootchannel.handshake(channel, document, folder.descriptors(stack), limit)
         host, port = _address(ready)
         if not self._watch.add(sandbox_id, waiting.pid, waiting.started):
@@ -213,7 +215,7 @@ class FakeParking:
         if waiting is None:
             raise Deaf(f"{sandbox_id} is not parked any more")
         try:
-            return await self._runtime.finish(sandbox_id, waiting, spec)
+            return await self._runtime.finish(sandbox_id, waiting, spec, _ANSWER_SECONDS)
         except (bootchannel.Silent, TimedOut) as error:
             raise Deaf(f"{sandbox_id} did not answer: {error.message}") from error
 
