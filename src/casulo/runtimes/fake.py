@@ -36,6 +36,7 @@ from casulo.runtimes.local import watch
 from casulo.runtimes.local.stopping import read_exit
 
 _END_SECONDS = 10.0
+_ANSWER_SECONDS = 3.0
 _log = structlog.get_logger(__name__)
 
 
