@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
+from xdist.remote import Producer
 
 from support import engine as engines
 from support import microvm, sharing
@@ -30,9 +31,13 @@ _serial = itertools.count()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """For runs in several processes, and for machines that emulate others slowly."""
+    """For machines that emulate others slowly."""
     microvm.choose(config, items)
-    sharing.in_groups(items)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> sharing.Sharing:
+    """For runs in several processes."""
+    return sharing.Sharing(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

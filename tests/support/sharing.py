@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 
-import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 ALONE = ("docker", "microvm")
 """Runtimes of which a machine bears one engine at a time: all their tests go to one process."""
@@ -18,13 +17,15 @@ _MOST_PROCESSES = 8
 _RUNTIMES = re.compile(r"[\[-](docker|microvm|gvisor|runc|local|fake)[\]-]")
 
 
-def in_groups(items: Iterable[pytest.Item]) -> None:
-    """Keep the tests of one file and runtime together, since they share servers."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item.nodeid)))
+class Sharing(LoadScopeScheduling):
+    """Keeps the tests of one file and runtime together and in order, since they share servers."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
 
 
-def _group(nodeid: str) -> str:
+def group(nodeid: str) -> str:
+    """What tests that go to the same process have in common."""
     file, _, name = nodeid.partition("::")
     found = _RUNTIMES.search(name)
     runtime = found[1] if found else ""
