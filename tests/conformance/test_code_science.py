@@ -123,6 +123,60 @@ def test_data_of_plots(sandbox: Sandbox) -> None:
     assert series(PLOTS["dates"])["x"][0].startswith("2024-01-01")
 
 
+def test_names_of_ticks_are_data(sandbox: Sandbox) -> None:
+    axes = axes_of(sandbox, "pd.DataFrame({'a': [1, 2]}, index=['x', 'y']).plot.bar()")
+    assert axes["x"]["categories"] == ["x", "y"] and axes["x"]["ticks"] == [0, 1]
+    assert axes["series"][0]["x"] == ["x", "y"] and axes["series"][0]["y"] == [1, 2]
+    axes = axes_of(sandbox, "plt.plot([0, 1, 2], [5, 6, 7]); plt.xticks([0, 2], ['left', 'right'])")
+    assert axes["x"]["categories"] == ["left", "right"] and axes["series"][0]["x"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("freq", ["D", "MS", "h"])
+def test_moments_of_series_are_their_own(sandbox: Sandbox, freq: str) -> None:
+    axes = axes_of(
+        sandbox, f"s = pd.Series([1, 2], pd.date_range('2024-02-01', periods=2, freq='{freq}')); s.plot()"
+    )
+    second = {"D": "2024-02-02T00", "MS": "2024-03-01T00", "h": "2024-02-01T01"}[freq]
+    first, last = axes["series"][0]["x"]
+    assert first.startswith("2024-02-01T00:00") and last.startswith(second) and axes["x"]["type"] == "date"
+
+
+def test_plots_in_space_have_three_axes(sandbox: Sandbox) -> None:
+    lined = "ax = plt.figure().add_subplot(projection='3d'); ax.plot([1, 2], [3, 4], [5, 6])"
+    axes = axes_of(sandbox, lined + "; ax.scatter([7], [8], [9]); ax.set_zlabel('up')")
+    line, points = axes["series"]
+    assert axes["projection"] == "3d" and axes["z"]["label"] == "up"
+    assert (line["x"], line["y"], line["z"]) == ([1, 2], [3, 4], [5, 6])
+    assert (points["x"], points["y"], points["z"]) == ([7], [8], [9])
+
+
+def test_what_is_missing_is_null_and_no_warning(sandbox: Sandbox) -> None:
+    drawn = (
+        "import numpy as np; plt.scatter([0, 1, 2], [3, np.nan, 5]); plt.hexbin([1, 2], [1, 2], gridsize=2)"
+    )
+    result = run(sandbox, drawn + ";")
+    chart = result.displays[0].chart
+    assert chart is not None and not result.stderr
+    scatter, cells = chart["axes"][0]["series"]
+    assert scatter["y"] == [3, None, 5] and sum(cells["values"]) == 2
+
+
+def test_figure_that_cannot_be_drawn(sandbox: Sandbox) -> None:
+    """It is an error of the cell, but hides neither other figures nor an error of the cell's own."""
+    broken = r"plt.plot([1]); plt.title(r'$\unknown{x}$')"
+    alone = sandbox.code.run(f"{broken}; plt.figure(); plt.plot([2])", timeout=60)
+    assert alone.error is not None and alone.error.name == "ValueError" and len(alone.displays) == 1
+    both = sandbox.code.run(f"{broken}\n1/0", timeout=60)
+    assert both.error is not None and both.error.name == "ZeroDivisionError" and "unknown" in both.stderr
+
+
+def axes_of(sandbox: Sandbox, code: str) -> dict[str, Any]:
+    chart = run(sandbox, code + ";").displays[0].chart
+    assert chart is not None
+    (found,) = chart["axes"]
+    return dict(found)
+
+
 def test_show_keeps_its_place(sandbox: Sandbox) -> None:
     kinds = [
         type(item).__name__

@@ -21,8 +21,9 @@ var bashAt = descriptors{orders: 0, frames: 93, stdout: 91, stderr: 92}
 // only such a one survives an interrupt: that aborts the line with the user's code, and the next
 // line reports. Each line is complete in itself, so that nothing in the code can reach over.
 const (
-	bashPrepare = `PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +o history +H; history -c; shopt -u checkwinsize` + "\n"
-	bashRun     = `IFS= \builtin read -r -d '' __casulo </proc/self/fd/90 || \builtin :; ` +
+	bashPrepare = `PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +o history +H; history -c; shopt -u checkwinsize; ` +
+		`\builtin printf '\0\0\0\1\0\0\0\5ready' >&93` + "\n"
+	bashRun = `IFS= \builtin read -r -d '' __casulo </proc/self/fd/90 || \builtin :; ` +
 		`\builtin export -n __casulo; \builtin eval "$__casulo" 0</dev/null 1>&91 2>&92 90<&- 91>&- 92>&- 93>&-` + "\n"
 	// Two fields, "exit" and three digits: the frame's bytes are constant but for the digits.
 	bashReport = `\builtin printf '\0\0\0\2\0\0\0\4exit\0\0\0\3%03d' "$?" >&93; \builtin unset __casulo` + "\n"

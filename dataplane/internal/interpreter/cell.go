@@ -26,6 +26,8 @@ type cell struct {
 	timeout time.Duration
 	expired <-chan time.Time
 	stops   chan string
+	// done is closed when its context is free again.
+	done chan struct{}
 
 	// events wait here for whoever follows the cell.
 	events *queue

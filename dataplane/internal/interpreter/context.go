@@ -4,6 +4,7 @@
 package interpreter
 
 import (
+	"context"
 	"errors"
 	"os"
 	"sync"
@@ -169,15 +170,24 @@ func (x *Context) supervise(c *cell) {
 func (x *Context) release() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	close(x.running.done)
 	x.running = nil
 }
 
-// interrupt stops the running cell; without one there is nothing to do.
-func (x *Context) interrupt() {
+// interrupt stops the running cell; without one there is nothing to do. It returns when the context is
+// free for the next cell, or when that takes long.
+func (x *Context) interrupt(caller context.Context) {
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.running != nil {
-		x.running.stop(reasonInterrupted)
+	running := x.running
+	x.mu.Unlock()
+	if running == nil {
+		return
+	}
+	running.stop(reasonInterrupted)
+	select {
+	case <-running.done:
+	case <-time.After(2 * askAgain):
+	case <-caller.Done():
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+	"time"
 
 	"casulo.dev/dataplane/internal/output"
 	"casulo.dev/dataplane/internal/stream"
@@ -23,6 +24,8 @@ type driver struct {
 	// early is what it printed before its first cell: of interest only when it never comes to one.
 	early transcript
 	begun bool
+	// ready tells that it said it can be spoken to. An interrupt before that would end it.
+	ready bool
 }
 
 func newDriver(l launch, spec childSpec) (*driver, error) {
@@ -44,6 +47,12 @@ func newDriver(l launch, spec childSpec) (*driver, error) {
 func (d *driver) execute(c *cell) *stream.Failure {
 	d.direct(c.events.print)
 	defer d.direct(nil)
+	if !d.awaitReady(c) {
+		return d.died(c)
+	}
+	if c.stopped != "" {
+		return c.unbegun()
+	}
 	if err := d.submit(c); err != nil {
 		d.process.Tree.Kill()
 	}
@@ -51,6 +60,39 @@ func (d *driver) execute(c *cell) *stream.Failure {
 		d.begun = true
 		return c.survived()
 	}
+	return d.died(c)
+}
+
+// awaitReady waits until the driver can be spoken to. A cell that has to stop meanwhile is held back; a
+// driver that then takes too long is ended, and so is not there (false).
+func (d *driver) awaitReady(c *cell) bool {
+	var limit <-chan time.Time
+	for !d.ready {
+		select {
+		case f, open := <-d.frames:
+			if !open {
+				d.process.Tree.Kill()
+				<-d.process.Done()
+				return false
+			}
+			d.ready = f.kind() == "ready"
+		case <-d.process.Done():
+			return false
+		case <-c.expired:
+			c.stop(reasonTimeout)
+		case reason := <-c.stops:
+			if c.stopped == "" {
+				c.stopped = reason
+				limit = time.After(asksAtMost * askAgain)
+			}
+		case <-limit:
+			d.process.Tree.Kill()
+		}
+	}
+	return true
+}
+
+func (d *driver) died(c *cell) *stream.Failure {
 	if !d.begun {
 		c.events.print(output.Stderr, []byte(d.early.String()))
 	}

@@ -266,13 +266,16 @@ func (p *goProgram) remember(saved []frame) goMemory {
 		name, typ := f.field(1), f.field(2)
 		m.forget([]string{name})
 		delete(m.lost, name)
-		switch {
-		case f.field(4) == "yes":
+		if f.field(4) == "yes" {
 			m.addImportsOf(f.field(5))
 			m.undeclare(name)
 			m.variables = append(m.variables, carried{name: name, typ: typ, data: bytes.Clone(f[3])})
-		case !p.carriesText(&m, name):
-			m.lost[name] = typ
+		}
+	}
+	// Only now, for what is carried takes the declaration along that it shares with others.
+	for _, f := range saved {
+		if name := f.field(1); f.field(4) != "yes" && !p.carriesText(&m, name) {
+			m.lost[name] = f.field(2)
 		}
 	}
 	return m
@@ -287,7 +290,7 @@ func (m *goMemory) addImportsOf(list string) {
 // undeclare drops the declaration of a variable whose value is known now.
 func (m *goMemory) undeclare(name string) {
 	m.declarations = slices.DeleteFunc(m.declarations, func(c chunk) bool {
-		return c.kind == chunkVariable && len(c.names) == 1 && c.names[0] == name
+		return c.kind == chunkVariable && slices.Contains(c.names, name)
 	})
 }
 

@@ -59,6 +59,17 @@ func (c *cell) survived() *stream.Failure {
 	return failure
 }
 
+// unbegun is how a cell ended that had to stop while its context was starting; the context goes on.
+func (c *cell) unbegun() *stream.Failure {
+	failure := &stream.Failure{Name: nameStopped, Value: "the cell was interrupted", Reason: c.stopped}
+	if c.stopped == reasonTimeout {
+		failure.Name, failure.Value = nameTimeout, timeoutText(c.timeout)
+	}
+	failure.Value += " while its context was starting, and did not run"
+	failure.Traceback = []string{failure.Name + ": " + failure.Value}
+	return failure
+}
+
 // ended is how a cell ended that was a process of its own; the context goes on without it.
 func (c *cell) ended(exit process.Exit) *stream.Failure {
 	failure := c.died(exit)

@@ -10,10 +10,12 @@ import (
 	"casulo.dev/dataplane/internal/stream"
 )
 
-// Bounds of a queue: how much waits before the cell has to, and how much one event may carry.
+// Bounds of a queue: how much waits before the cell has to, how much one event may carry, and what
+// an item costs at least, however little it carries.
 const (
 	maxQueued = 1 << 20
 	maxPiece  = 32 << 10
+	itemCost  = 256
 )
 
 // item is output, or any other event.
@@ -56,6 +58,7 @@ func (q *queue) print(s output.Stream, data []byte) {
 		len(q.items[last].data)+len(data) <= maxPiece {
 		q.items[last].data = append(q.items[last].data, data...)
 	} else {
+		q.size += itemCost
 		q.items = append(q.items, item{stream: s, data: append([]byte(nil), data...)})
 	}
 	mark(q.ready)
@@ -80,7 +83,7 @@ func (q *queue) end(event func(*stream.Cell)) {
 }
 
 func (q *queue) push(event func(*stream.Cell), size int) {
-	q.size += size
+	q.size += size + itemCost
 	q.items = append(q.items, item{event: event})
 	mark(q.ready)
 	mark(q.urgent)

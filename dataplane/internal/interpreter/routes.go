@@ -46,7 +46,7 @@ func (req *runRequest) cell() (*cell, error) {
 	}
 	c := &cell{
 		code: req.Code, timeout: time.Duration(req.TimeoutMS) * time.Millisecond,
-		stops: make(chan string, 1), events: newQueue(),
+		stops: make(chan string, 1), done: make(chan struct{}), events: newQueue(),
 	}
 	for _, format := range req.FigureFormats {
 		if format != "png" && format != "svg" {
@@ -144,7 +144,7 @@ func (s *Service) interrupt(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if found := s.lookup(id); found != nil {
-		found.interrupt()
+		found.interrupt(r.Context())
 		w.WriteHeader(http.StatusOK)
 		return
 	}

@@ -251,7 +251,7 @@ def _noted(result: CodeResult, item: CellStarted | FilesChanged | CellEnded) -> 
     if isinstance(item, CellStarted):
         return replace(result, context_id=item.context_id, fresh=item.fresh)
     if isinstance(item, FilesChanged):
-        return replace(result, files=item.files)
+        return replace(result, files=item.files, files_truncated=item.truncated)
     return replace(
         result, error=item.error, duration_ms=item.duration_ms, execution_count=item.execution_count
     )

@@ -159,7 +159,10 @@ class CodeFailed(CasuloError):
 
 @dataclass(frozen=True)
 class CodeResult:
-    """A cell that ended. `fresh` tells that its context had lost what earlier cells left."""
+    """A cell that ended. `fresh` tells that its context had lost what earlier cells left.
+
+    `files_truncated` tells that there may be more changed files than are listed.
+    """
 
     context_id: str
     values: tuple[Value, ...] = ()
@@ -168,6 +171,7 @@ class CodeResult:
     execution_count: int | None = None
     duration_ms: int = 0
     fresh: bool = False
+    files_truncated: bool = False
     stdout_bytes: bytes = field(default=b"", repr=False)
     stderr_bytes: bytes = field(default=b"", repr=False)
 

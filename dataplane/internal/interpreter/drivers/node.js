@@ -99,7 +99,8 @@ function formsOf(value) {
 
 function textOf(value) {
   try {
-    return util.inspect(value, INSPECT);
+    const text = util.inspect(value, INSPECT);
+    return text.includes('casulo:') ? withoutOwnFrames(text).join('\n') : text;
   } catch (error) {
     return `<${typeof value} that cannot be inspected: ${error}>`;
   }
@@ -215,19 +216,32 @@ function startsStatement(text, i) {
 // endOfModuleStatement is the index of the module's name, or of the closing brace of a list without one.
 function endOfModuleStatement(text, tokens, i) {
   for (let j = i + 1; j < tokens.length; j++) {
-    if (/^['"]/.test(text(j))) return j;
+    if (/^['"]/.test(text(j))) return hasAttributes(text, tokens, j) ? closingBrace(text, tokens, j) : j;
     if (text(j) === '}' && text(j + 1) !== 'from') return j;
   }
   return tokens.length - 1;
 }
 
+function hasAttributes(text, tokens, name) {
+  return /^(with|assert)$/.test(text(name + 1)) && text(name + 2) === '{';
+}
+
+function closingBrace(text, tokens, from) {
+  let j = from;
+  while (j < tokens.length - 1 && text(j) !== '}') j++;
+  return j;
+}
+
 // importCall writes `import a, {b as c} from 'x'` as a declaration with an awaited call.
 function importCall(words) {
-  const from = words[words.length - 1];
-  if (words.length === 1) return `await __import(${from})`;
+  const at = words.findIndex((word) => /^['"]/.test(word));
+  const from = words[at];
+  const given = words.slice(at + 2).join(' ');
+  const options = given ? `{with: ${given}, assert: ${given}}` : 'undefined'; // the latter is how older versions call it
+  if (at === 0) return `await __import(${from}, ${options})`;
   const names = [];
   let whole = null;
-  for (let i = 0; i < words.length - 2; i++) {
+  for (let i = 0; i < at - 1; i++) {
     if (words[i] === '*') whole = words[(i += 2)];
     else if (words[i] === '{') {
       for (i++; words[i] !== '}'; i++) {
@@ -237,19 +251,33 @@ function importCall(words) {
       }
     } else if (words[i] !== ',') names.push(`default: ${words[i]}`);
   }
+  const wanted = JSON.stringify(names.map((each) => each.split(':')[0]));
   const parts = [];
-  if (whole !== null) parts.push(`${whole} = await __import(${from})`);
-  if (names.length || whole === null) parts.push(`{${names.join(', ')}} = ${whole ?? `await __import(${from})`}`);
+  if (whole !== null) parts.push(`${whole} = await __import(${from}, ${options})`);
+  if (names.length || whole === null) parts.push(`{${names.join(', ')}} = ${whole ?? `await __import(${from}, ${options}, ${wanted})`}`);
   return `const ${parts.join(', ')}`;
 }
 
+// importForCell is what an import becomes. Names that Node cannot see in an older module (CommonJS) are taken from the
+// object that it exports; names that are not there either are an error, as in a file.
+async function importForCell(name, options, wanted = []) {
+  const found = await importModule(name, options);
+  const missing = wanted.filter((each) => !(each in found));
+  if (!missing.length) return found;
+  const inner = Object(found.default);
+  const lost = missing.find((each) => !(each in inner));
+  if (lost !== undefined) throw new SyntaxError(`The requested module '${name}' does not provide an export named '${lost}'`);
+  return { ...found, ...Object.fromEntries(missing.map((each) => [each, inner[each]])) };
+}
+
 // importModule resolves names as a file in the working directory would.
-async function importModule(name) {
+async function importModule(name, options) {
   const loader = vm.constants && vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER;
   if (loader) {
     const filename = path.join(process.cwd(), 'cell.js');
-    const script = new vm.Script('(name) => import(name)', { filename, importModuleDynamically: loader });
-    return script.runInThisContext()(String(name));
+    const text = options ? '(name, options) => import(name, options)' : '(name) => import(name)';
+    const script = new vm.Script(text, { filename, importModuleDynamically: loader });
+    return script.runInThisContext()(String(name), options);
   }
   if (isBuiltin(name) || /^[a-z]{2,}:/.test(name)) return load(name);
   return load(url.pathToFileURL(resolveOld(String(name))).href);
@@ -453,7 +481,7 @@ function serve(number) {
 
 const nextTurn = setImmediate;
 define('display', display);
-define('__import', importModule);
+define('__import', importForCell);
 define('module', { exports: {} });
 define('exports', globalThis.module.exports);
 process.argv.splice(1);

@@ -8,7 +8,7 @@ import sys
 import types
 
 from casulo_python import finder, forms, output
-from casulo_python.wire import channel, interrupts
+from casulo_python.wire import PATIENT, channel, interrupts
 
 AWAIT = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 TREE_FLAGS = _ast.PyCF_ONLY_AST | AWAIT
@@ -110,18 +110,22 @@ loop = Loop()
 def run_source(source, name):
     """Execute statements; returns the value of the last one if it is an expression."""
     flags = futures.flags | AWAIT
-    tree = parsed(source, name, flags | TREE_FLAGS)
+    tree, text = parsed(source, name, flags | TREE_FLAGS)
     last = None
-    if tree.body and isinstance(tree.body[-1], _ast.Expr) and not is_silenced(source):
+    if tree.body and isinstance(tree.body[-1], _ast.Expr) and not is_silenced(tree.body[-1], text):
         last = _ast.Expression(tree.body.pop().value)
-    if tree.body:
-        perform(compile(tree, name, "exec", flags, True))
-    return None if last is None else perform(compile(last, name, "eval", futures.flags | AWAIT, True))
+    parts = [compile(tree, name, "exec", flags, True)] if tree.body else []
+    for code in parts:
+        futures.note(code)
+    if last is not None:
+        parts.append(compile(last, name, "eval", futures.flags | AWAIT, True))
+    return perform(parts)
 
 
 def parsed(source, name, flags):
+    """The cell's tree, and the text that it is the tree of."""
     try:
-        return compile(source, name, "exec", flags, True)
+        return compile(source, name, "exec", flags, True), source
     except SyntaxError:
         if not any(mark in source for mark in "%!?"):
             raise
@@ -130,27 +134,47 @@ def parsed(source, name, flags):
         python = magics.python_of(source)
         if python == source:
             raise
-    return compile(python, name, "exec", flags, True)
+    return compile(python, name, "exec", flags, True), python
 
 
-def is_silenced(source):
-    """A semicolon at the end says that the value is not wanted."""
-    last = source.rstrip().rpartition("\n")[2]
-    return last.partition("#")[0].rstrip().endswith(";")
+def is_silenced(statement, text):
+    """A semicolon behind the last statement says that the value is not wanted."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", PATIENT).split(b"\n")
+    return lines[statement.end_lineno - 1][statement.end_col_offset :].lstrip().startswith(b";")
 
 
-def perform(code):
-    futures.note(code)
-    value = eval(code, namespace)
-    return loop.run(value) if code.co_flags & COROUTINE else value
+def perform(parts):
+    """Statements, then the last expression. If either awaits, both run in the loop, so that tasks can be made."""
+    if any(code.co_flags & COROUTINE for code in parts):
+        return loop.run(awaited(parts))
+    value = None
+    for code in parts:
+        value = eval(code, namespace)
+    return value
+
+
+async def awaited(parts):
+    value = None
+    for code in parts:
+        value = eval(code, namespace)
+        if code.co_flags & COROUTINE:
+            value = await value
+    return value
 
 
 def show_figures():
-    """Figures that the cell left open."""
-    if "matplotlib.pyplot" in sys.modules and not channel.forked:
-        from casulo_python import figures
+    """Figures that the cell left open. Those that cannot be drawn do not hide what the cell raised itself."""
+    if "matplotlib.pyplot" not in sys.modules or channel.forked:
+        return
+    from casulo_python import figures
 
+    failed = sys.exc_info()[0] is not None
+    try:
         figures.show()
+    except Exception:
+        if not failed:
+            raise
+        forms.complain()
 
 
 def use_options(options):

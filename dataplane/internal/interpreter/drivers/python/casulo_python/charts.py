@@ -6,8 +6,12 @@
       "x": {"label": "…", "scale": "linear", "limits": [0, 1]}, "y": {…},
       "series": [{"kind": "line", "label": "…", "x": […], "y": […], "color": "#1f77b4"}]}]}
 
-Kinds of series: line, points, scatter, bar, area, grid, pie.
+Kinds of series: line, points, scatter, bar, area, grid, pie. An axis whose ticks have names of their own has
+`categories`, and `ticks` with their places. Axes that are not two at right angles say so: `projection`. Those in
+space have a third one, `z`, and series of lines and scattered points only.
 """
+
+import itertools
 
 from casulo_python.forms import plain
 
@@ -29,8 +33,11 @@ def describe(figure):
 
 
 def axes_of(axes):
-    series = [*bars(axes), *lines(axes), *collections(axes), *wedges(axes), *map(grid, axes.get_images())]
-    return {
+    if axes.name == "3d":
+        series = list(spatial(axes))
+    else:
+        series = [*bars(axes), *lines(axes), *collections(axes), *wedges(axes), *map(grid, axes.get_images())]
+    told = {
         "kind": common_kind([each["kind"] for each in series]),
         "title": axes.get_title() or axes.get_title(loc="left") or axes.get_title(loc="right"),
         "x": axis_of(axes.xaxis, axes.get_xlim(), axes.get_xscale()),
@@ -38,6 +45,11 @@ def axes_of(axes):
         "legend": axes.get_legend() is not None,
         "series": series,
     }
+    if axes.name != "rectilinear":
+        told["projection"] = axes.name
+    if axes.name == "3d":
+        told["z"] = axis_of(axes.zaxis, axes.get_zlim(), axes.get_zscale())
+    return told
 
 
 def common_kind(kinds):
@@ -48,9 +60,11 @@ def common_kind(kinds):
 
 def axis_of(axis, limits, scale):
     told = {"label": axis.get_label().get_text(), "scale": scale, "limits": numbers(limits)}
-    named = categories(axis) or fixed_labels(axis)
+    named = categories(axis)
     if named:
         told["categories"] = named
+    elif ticks := named_ticks(axis):
+        told.update(categories=list(ticks.values()), ticks=list(ticks))
     if has_dates(axis):
         told.update(type="date", limits=values(axis, limits))
     return told
@@ -61,10 +75,13 @@ def categories(axis):
     return [str(name) for name in getattr(getattr(axis, "units", None), "_mapping", None) or ()]
 
 
-def fixed_labels(axis):
-    formatter = axis.get_major_formatter()
-    found = formatter.seq if type(formatter).__name__ == "FixedFormatter" else ()
-    return [str(text) for text in found if str(text)]
+def named_ticks(axis):
+    """The texts that were given to ticks, by their places: numbers for ticks that merely show them are none."""
+    formatter, locator = (type(part).__name__ for part in (axis.get_major_formatter(), axis.get_major_locator()))
+    if formatter == "FixedFormatter" or (formatter == "FuncFormatter" and locator == "FixedLocator"):
+        found = zip(numbers(axis.get_majorticklocs()), axis.get_majorticklabels())
+        return {place: text.get_text() for place, text in found if text.get_text()}
+    return {}
 
 
 def has_dates(axis):
@@ -75,18 +92,31 @@ def values(axis, positions):
     """Positions along an axis as what they stand for: moments, names, or numbers."""
     found = numbers(positions)
     if has_dates(axis):
-        from matplotlib.dates import num2date
-
-        return [None if number is None else num2date(number).isoformat() for number in found]
+        return [None if number is None else moment(axis, number) for number in found]
     names = categories(axis)
-    if names and all(number in range(len(names)) for number in found):
+    names = dict(enumerate(names)) if names else named_ticks(axis)
+    if names and all(number in names for number in found):
         return [names[number] for number in found]
     return found
 
 
+def moment(axis, number):
+    """pandas counts periods, such as months, where matplotlib counts days."""
+    freq = getattr(axis.get_major_formatter(), "freq", None)
+    if freq is not None:
+        from pandas import Period
+
+        return Period(ordinal=int(number // 1), freq=freq).to_timestamp().isoformat()
+    from matplotlib.dates import num2date
+
+    return num2date(number).isoformat()
+
+
 def numbers(positions):
+    if hasattr(positions, "filled"):
+        positions = positions.astype(float).filled(float("nan"))
     found = []
-    for position in list(positions)[:MOST_POINTS]:
+    for position in itertools.islice(positions, MOST_POINTS):
         number = float(position)
         if number != number or abs(number) == float("inf"):
             found.append(None)
@@ -153,6 +183,8 @@ def collections(axes):
             yield scatter(axes, artist)
         elif kind == "QuadMesh":
             yield grid(artist)
+        elif kind == "PolyCollection" and artist.get_array() is not None:
+            yield scatter(axes, artist, values=numbers(artist.get_array()))  # the cells of a hexbin
         elif kind in ("PolyCollection", "FillBetweenPolyCollection") and artist.get_paths():
             outline = artist.get_paths()[0].vertices
             yield series_of(
@@ -163,16 +195,29 @@ def collections(axes):
             )
 
 
-def scatter(axes, artist):
+def scatter(axes, artist, **further):
     points, colors = artist.get_offsets(), artist.get_facecolor()
     return series_of(
         "scatter",
         artist,
-        x=values(axes.xaxis, [point[0] for point in points]),
-        y=values(axes.yaxis, [point[1] for point in points]),
+        x=values(axes.xaxis, points[:, 0]),
+        y=values(axes.yaxis, points[:, 1]),
         sizes=numbers(artist.get_sizes()),
         color=color_of(colors[0]) if len(colors) else None,
+        **further,
     )
+
+
+def spatial(axes):
+    """What is in space. Its flat coordinates are those of the picture, not of the data."""
+    for line in axes.get_lines():
+        x, y, z = map(numbers, line.get_data_3d())
+        yield series_of("line", line, x=x, y=y, z=z, color=color_of(line.get_color()))
+    for artist in axes.collections:
+        offsets = getattr(artist, "_offsets3d", None)
+        if offsets is not None:
+            x, y, z = map(numbers, offsets)
+            yield series_of("scatter", artist, x=x, y=y, z=z)
 
 
 def grid(artist):

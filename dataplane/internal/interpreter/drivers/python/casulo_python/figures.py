@@ -57,18 +57,27 @@ def pictures(figure):
 
 
 def show(*arguments, **options):
-    """Show and close every open figure that has something on it."""
+    """Show and close every open figure that has something on it, and then raise what kept one from it."""
     helpers = sys.modules.get("matplotlib._pylab_helpers")
     if helpers is None:
         return
+    failures = []
     try:
         for manager in helpers.Gcf.get_all_fig_managers():
-            figure = manager.canvas.figure
-            if figure.get_axes() and id(figure) not in _shown:
-                forms.show("display", {"text/plain": forms.text_of(figure), **pictures(figure)})
+            try:
+                show_one(manager.canvas.figure)
+            except Exception as error:
+                failures.append(error)
     finally:
         _shown.clear()
         helpers.Gcf.destroy_all()
+    if failures:
+        raise failures[0]
+
+
+def show_one(figure):
+    if figure.get_axes() and id(figure) not in _shown:
+        forms.show("display", {"text/plain": forms.text_of(figure), **pictures(figure)})
 
 
 def backend():

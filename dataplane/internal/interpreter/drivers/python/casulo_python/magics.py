@@ -39,13 +39,25 @@ def by_line(source):
             compile("\n".join(lines), "<cell>", "exec", cells.TREE_FLAGS, True)
         except SyntaxError as error:
             number = (error.lineno or 0) - 1
-            changed = translated(lines[number]) if 0 <= number < len(lines) else None
+            if not 0 <= number < len(lines):
+                return source
+            text, taken = continued(lines, number)
+            changed = translated(text)
             if changed is None:
                 return source
-            lines[number] = changed
+            lines[number : number + taken] = [changed] + [""] * (taken - 1)
         else:
             break
     return "\n".join(lines)
+
+
+def continued(lines, number):
+    """A line with those that it goes on in behind a backslash, and how many they are."""
+    text, taken = lines[number], 1
+    while text.endswith("\\") and number + taken < len(lines):
+        text = text[:-1] + lines[number + taken]
+        taken += 1
+    return text, taken
 
 
 def translated(line):
