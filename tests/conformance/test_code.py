@@ -166,6 +166,7 @@ async def test_busy_context_refuses(box: AsyncSandbox) -> None:
         ("python", "while True: pass", "x", "5"),
         ("python", "import time; time.sleep(60)", "x", "5"),
         ("python", "import asyncio; await asyncio.sleep(60)", "x", "5"),
+        ("python", "import asyncio; await asyncio.sleep(0)\nwhile True: pass", "x", "5"),
         ("python", "import subprocess; subprocess.run(['sleep', '60'])", "x", "5"),
         ("python", "import threading; threading.Event().wait()", "x", "5"),
         ("python", "import os; r, w = os.pipe(); os.read(r, 1)", "x", "5"),

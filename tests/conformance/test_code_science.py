@@ -124,7 +124,7 @@ def test_data_of_plots(sandbox: Sandbox) -> None:
 
 
 def test_names_of_ticks_are_data(sandbox: Sandbox) -> None:
-    axes = axes_of(sandbox, "pd.DataFrame({'a': [1, 2]}, index=['x', 'y']).plot.bar()")
+    axes = axes_of(sandbox, "import pandas as pd; pd.DataFrame({'a': [1, 2]}, index=['x', 'y']).plot.bar()")
     assert axes["x"]["categories"] == ["x", "y"] and axes["x"]["ticks"] == [0, 1]
     assert axes["series"][0]["x"] == ["x", "y"] and axes["series"][0]["y"] == [1, 2]
     axes = axes_of(sandbox, "plt.plot([0, 1, 2], [5, 6, 7]); plt.xticks([0, 2], ['left', 'right'])")
@@ -134,7 +134,9 @@ def test_names_of_ticks_are_data(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("freq", ["D", "MS", "h"])
 def test_moments_of_series_are_their_own(sandbox: Sandbox, freq: str) -> None:
     axes = axes_of(
-        sandbox, f"s = pd.Series([1, 2], pd.date_range('2024-02-01', periods=2, freq='{freq}')); s.plot()"
+        sandbox,
+        "import pandas as pd\n"
+        f"s = pd.Series([1, 2], pd.date_range('2024-02-01', periods=2, freq='{freq}')); s.plot()",
     )
     second = {"D": "2024-02-02T00", "MS": "2024-03-01T00", "h": "2024-02-01T01"}[freq]
     first, last = axes["series"][0]["x"]

@@ -96,6 +96,8 @@ class Loop:
             raise
 
     def _cancel(self, task):
+        if task.done():
+            return  # it was interrupted between two awaits, and the loop would never stop for it
         task.cancel()
         try:
             self.loop.run_until_complete(task)
@@ -144,7 +146,7 @@ def is_silenced(statement, text):
 
 
 def perform(parts):
-    """Statements, then the last expression. If either awaits, both run in the loop, so that tasks can be made."""
+    """Statements, then the last expression. If either awaits, both run in the loop, for tasks to be made."""
     if any(code.co_flags & COROUTINE for code in parts):
         return loop.run(awaited(parts))
     value = None

@@ -7,8 +7,8 @@
       "series": [{"kind": "line", "label": "…", "x": […], "y": […], "color": "#1f77b4"}]}]}
 
 Kinds of series: line, points, scatter, bar, area, grid, pie. An axis whose ticks have names of their own has
-`categories`, and `ticks` with their places. Axes that are not two at right angles say so: `projection`. Those in
-space have a third one, `z`, and series of lines and scattered points only.
+`categories`, and `ticks` with their places. Axes that are not two at right angles say so: `projection`. Those
+in space have a third one, `z`, and series of lines and scattered points only.
 """
 
 import itertools
@@ -76,11 +76,14 @@ def categories(axis):
 
 
 def named_ticks(axis):
-    """The texts that were given to ticks, by their places: numbers for ticks that merely show them are none."""
-    formatter, locator = (type(part).__name__ for part in (axis.get_major_formatter(), axis.get_major_locator()))
+    """The texts that were given to ticks, by their places."""
+    formatter, locator = (
+        type(part).__name__ for part in (axis.get_major_formatter(), axis.get_major_locator())
+    )
     if formatter == "FixedFormatter" or (formatter == "FuncFormatter" and locator == "FixedLocator"):
-        found = zip(numbers(axis.get_majorticklocs()), axis.get_majorticklabels())
-        return {place: text.get_text() for place, text in found if text.get_text()}
+        texts = [text.get_text() for text in axis.get_majorticklabels()]
+        places = numbers(axis.get_majorticklocs())[: len(texts)]
+        return {place: texts[i] for i, place in enumerate(places) if texts[i]}
     return {}
 
 
