@@ -40,6 +40,7 @@ from casulo.runtimes.docker.volumes import DockerVolumes, Mounts
 from casulo.runtimes.hostpaths import AllowedPaths
 
 _GONE_SECONDS = 30.0
+_LOOKS, _LOOK_SECONDS = 20, 0.05
 _log = structlog.get_logger(__name__)
 
 
@@ -194,10 +195,18 @@ class DockerRuntime:
             try:
                 return await self._network.address(container)
             except RuntimeFailure:
-                if (await ends.state_of(self._engine, self._names.container(sandbox_id))).get("Running"):
+                if await self._stays(sandbox_id):
                     raise
         self._ends.soon(sandbox_id)
         return "", 0
+
+    async def _stays(self, sandbox_id: str) -> bool:
+        """Whether it really runs: the engine notices an end a moment after its address shows it."""
+        for _ in range(_LOOKS):
+            if not (await ends.state_of(self._engine, self._names.container(sandbox_id))).get("Running"):
+                return False
+            await asyncio.sleep(_LOOK_SECONDS)
+        return True
 
     async def _boot(
         self, container: DockerContainer, document: bootchannel.BootDocument, spec: Spec, mounts: Mounts
