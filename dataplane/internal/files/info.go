@@ -73,7 +73,8 @@ func statAt(dir int, name string, flags int) (*status, error) {
 	}
 	modified := time.Unix(raw.Mtime.Sec, int64(raw.Mtime.Nsec))
 	created := earlier(modified, time.Unix(raw.Ctime.Sec, int64(raw.Ctime.Nsec)))
-	if raw.Mask&unix.STATX_BTIME != 0 {
+	// gVisor claims to know the birth time and says 1970.
+	if raw.Mask&unix.STATX_BTIME != 0 && raw.Btime.Sec != 0 {
 		created = time.Unix(raw.Btime.Sec, int64(raw.Btime.Nsec))
 	}
 	return &status{
