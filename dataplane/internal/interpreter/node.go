@@ -23,7 +23,7 @@ func startNode(name string) func(launch) (engine, error) {
 			return nil, err
 		}
 		script := "new Function('require','language','load',require('fs').readFileSync('/proc/self/fd/" +
-			strconv.Itoa(driverFD) + "','utf8'))(require,'" + name + "',name=>import(name))"
+			strconv.Itoa(driverFD) + "','utf8'))(require,'" + name + "',(name,options)=>import(name,options))"
 		return newDriver(l, childSpec{
 			path: program, argv: []string{program, "-e", script}, at: usual,
 			files: map[int]*os.File{driverFD: text, helperFD: parser},

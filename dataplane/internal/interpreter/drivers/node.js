@@ -279,8 +279,8 @@ async function importModule(name, options) {
     const script = new vm.Script(text, { filename, importModuleDynamically: loader });
     return script.runInThisContext()(String(name), options);
   }
-  if (isBuiltin(name) || /^[a-z]{2,}:/.test(name)) return load(name);
-  return load(url.pathToFileURL(resolveOld(String(name))).href);
+  if (isBuiltin(name) || /^[a-z]{2,}:/.test(name)) return load(name, options);
+  return load(url.pathToFileURL(resolveOld(String(name))).href, options);
 }
 
 // resolveOld is for versions that cannot resolve imports for others: as require does, else by the package's own word.
