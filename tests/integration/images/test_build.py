@@ -122,6 +122,7 @@ def test_a_failing_step_is_shown_and_leaves_nothing(osb: Osb, base: str, tmp_pat
     assert os.listdir(tmp_path / "home/images/tmp") == []
 
 
+@pytest.mark.timeout(1200)  # a busy machine takes minutes to unpack a distribution
 def test_a_debian_image_is_built_from_this_machines_sources(osb: Osb, tmp_path: Path) -> None:
     """Needs the machine's package mirror; that is the one thing it is about."""
     needs_root()
