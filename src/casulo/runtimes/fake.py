@@ -29,7 +29,7 @@ from casulo.model.credentials import Credentials
 from casulo.model.draft import HOST_IMAGE
 from casulo.model.errors import Code, RuntimeFailure, TimedOut, Unsupported
 from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Exit, Handle, Isolation, Spec
-from casulo.runtimes import bootchannel, endings, processtree
+from casulo.runtimes import bootchannel, endings, parked, processtree
 from casulo.runtimes.base import Capabilities, Deaf, Egress, ExitListener, Reality, Snapshots
 from casulo.runtimes.fakesnapshots import FakeSnapshots, to_its_end
 from casulo.runtimes.local import watch
@@ -223,12 +223,7 @@ class FakeParking:
     def ready(self, sandbox_id: str) -> bool:
         """Its process is there and not stopped, and has not hung up."""
         waiting = self._waiting.get(sandbox_id)
-        return (
-            waiting is not None
-            and linux.start_time(waiting.pid) == waiting.started
-            and not processtree.is_stopped(waiting.pid)
-            and bootchannel.waits(waiting.channel)
-        )
+        return waiting is not None and parked.ready(waiting.pid, waiting.started, waiting.channel)
 
     def forget(self, sandbox_id: str) -> None:
         """Hang up. Idempotent."""

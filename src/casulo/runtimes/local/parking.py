@@ -11,10 +11,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable
 
-from casulo import linux
 from casulo.model.errors import TimedOut
 from casulo.model.sandbox import Handle, Spec
-from casulo.runtimes import bootchannel, processtree
+from casulo.runtimes import bootchannel, parked
 from casulo.runtimes.base import Deaf
 from casulo.runtimes.local.starting import Started, Starter, Waiting
 
@@ -62,12 +61,7 @@ class LocalParking:
     def ready(self, sandbox_id: str) -> bool:
         """Its process is there and not stopped, and has not hung up."""
         waiting = self._waiting.get(sandbox_id)
-        return (
-            waiting is not None
-            and linux.start_time(waiting.pid) == waiting.since
-            and not processtree.is_stopped(waiting.pid)
-            and bootchannel.waits(waiting.channel)
-        )
+        return waiting is not None and parked.ready(waiting.pid, waiting.since, waiting.channel)
 
     def forget(self, sandbox_id: str) -> None:
         """Hang up; the daemon then ends by itself. Idempotent."""
