@@ -135,3 +135,28 @@ func TestReceiveParkedAndAbandoned(t *testing.T) {
 		t.Error("a starter that left is no starter")
 	}
 }
+
+func TestReceiveTellsWhatIsWrong(t *testing.T) {
+	for message, want := range map[string]string{
+		"x": "parse the boot message", `{"v":2,"fds":[]}`: "version 2", `{"v":1,"fds":["boot"]}`: "names 1 descriptors",
+	} {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Sendmsg(pair[0], []byte(message), nil, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		channel, _, cause := Receive(pair[1], nil)
+		if cause == nil || !strings.Contains(cause.Error(), want) {
+			t.Fatal(cause)
+		}
+		if err := channel.Failed("C", cause); err != nil {
+			t.Error(err)
+		}
+		told := make([]byte, 1000)
+		if n, err := unix.Read(pair[0], told); err != nil || !strings.Contains(string(told[:n]), want) {
+			t.Errorf("%q %v", told[:n], err)
+		}
+	}
+}

@@ -50,7 +50,8 @@ type answer struct {
 // Receive waits for the starter's message on a SOCK_SEQPACKET descriptor and reads the document.
 //
 // A starter that does not know yet what the sandbox shall be sends the descriptors first. Then prepare is called, the
-// starter is told that the daemon is parked, and the message with the document comes whenever it comes.
+// starter is told that the daemon is parked, and the message with the document comes whenever it comes. The channel is also
+// returned with an error, so that the starter can be told.
 func Receive(fd int, prepare func(*Channel) error) (*Channel, *Document, error) {
 	unix.CloseOnExec(fd)
 	channel := &Channel{reply: datagramTo(fd)}
@@ -64,7 +65,7 @@ func Receive(fd int, prepare func(*Channel) error) (*Channel, *Document, error) 
 		}
 	}
 	if err != nil {
-		return nil, nil, err
+		return channel, nil, err
 	}
 	document, err := readDocument(file)
 	return channel, document, err
@@ -75,7 +76,7 @@ func receive(fd, flags int) (*Channel, *Document, error) {
 	channel := &Channel{reply: datagramTo(fd)}
 	file, err := channel.take(fd, flags)
 	if err != nil {
-		return nil, nil, err
+		return channel, nil, err
 	}
 	document, err := readDocument(file)
 	return channel, document, err
@@ -103,6 +104,9 @@ func receiveMessage(fd, flags int) ([]byte, []*os.File, error) {
 	payload := make([]byte, maxMessage)
 	control := make([]byte, unix.CmsgSpace(4*maxDescriptors))
 	n, controlLength, received, _, err := unix.Recvmsg(fd, payload, control, flags|unix.MSG_CMSG_CLOEXEC)
+	for errors.Is(err, unix.EINTR) { // by a signal to this thread, such as those of the Go runtime
+		n, controlLength, received, _, err = unix.Recvmsg(fd, payload, control, flags|unix.MSG_CMSG_CLOEXEC)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("receive the boot message: %w", err)
 	}
@@ -210,6 +214,10 @@ func (c *Channel) send(message answer) error {
 // come back to it.
 func datagramTo(socket int) func([]byte) error {
 	return func(body []byte) error {
-		return unix.Sendto(socket, body, unix.MSG_NOSIGNAL, nil)
+		err := unix.Sendto(socket, body, unix.MSG_NOSIGNAL, nil)
+		for errors.Is(err, unix.EINTR) {
+			err = unix.Sendto(socket, body, unix.MSG_NOSIGNAL, nil)
+		}
+		return err
 	}
 }

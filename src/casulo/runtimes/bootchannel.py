@@ -10,12 +10,14 @@ After that the socket is silent and the server may die without consequence for t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import select
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from casulo.model.errors import CasuloError, Code, InvalidRequest, RuntimeFailure, TimedOut
@@ -247,8 +249,20 @@ def died(why: str) -> Silent:
     return Silent(
         f"the execution daemon did not start: {why}",
         code=Code.SANDBOX_START_FAILED,
-        hint="the sandbox's daemon.log on the server says more",
+        hint="the host's kernel log tells whether it was killed",
     )
+
+
+@contextlib.contextmanager
+def told_with(log: Path) -> Iterator[None]:
+    """A daemon's silence inside is told with the last words of `log`, which goes with the sandbox."""
+    try:
+        yield
+    except Silent as error:
+        words = log.read_text(errors="replace").strip()[-2000:]
+        if words:
+            raise Silent(f"{error.message}; its log: {words}", code=error.code) from error
+        raise
 
 
 def too_slow(timeout: float) -> TimedOut:

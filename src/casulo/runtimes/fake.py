@@ -131,6 +131,7 @@ class FakeRuntime:
         folder, token = Folder(self._folders / sandbox_id), secrets.token_urlsafe(24)
         with ExitStack() as stack:
             channel = stack.enter_context(waiting.channel)
+            stack.enter_context(bootchannel.told_with(folder.daemon_log))
             document = _document(folder, sandbox_id, spec, token)
             limit = bootchannel.start_limit(timeout or self._start_timeout, spec)
             ready = await bootchannel.handshake(channel, document, folder.descriptors(stack), limit)

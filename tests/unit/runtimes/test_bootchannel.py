@@ -17,6 +17,7 @@ import pytest
 
 from casulo.model.errors import CasuloError, Code, InvalidRequest, RuntimeFailure, TimedOut
 from casulo.model.sandbox import Hook, Resources, Spec
+from casulo.runtimes import bootchannel
 from casulo.runtimes.bootchannel import (
     BootDocument,
     Ready,
@@ -155,6 +156,15 @@ async def test_a_daemon_that_was_dead_before_is_noticed_too(ends: tuple[socket.s
     daemon.sock.close()
     with pytest.raises(RuntimeFailure):
         await handshake(ours, DOCUMENT, {}, 1)
+
+
+def test_silence_is_told_with_the_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "daemon.log"
+    for words, wanted in (("", "status 3"), ("x" * 5000 + " out of threads\n", "out of threads")):
+        log.write_text(words)
+        with pytest.raises(bootchannel.Silent, match=wanted) as caught, bootchannel.told_with(log):
+            raise bootchannel.died("it ended with status 3")
+        assert len(str(caught.value)) < 3000
 
 
 async def test_a_silent_daemon_is_given_up(ends: tuple[socket.socket, Daemon]) -> None:

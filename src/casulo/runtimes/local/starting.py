@@ -136,6 +136,7 @@ class Starter:
         waiting = self.begin(sandbox_id, spec)
         try:
             with ExitStack() as stack:
+                stack.enter_context(bootchannel.told_with(waiting.box.folder.daemon_log))
                 descriptors = _descriptors(waiting.box, stack)
                 bootchannel.park_blocking(waiting.channel, descriptors, self._start_timeout)
         except BaseException:
@@ -155,6 +156,7 @@ class Starter:
     ) -> Started:
         with ExitStack() as stack:
             channel = stack.enter_context(waiting.channel)
+            stack.enter_context(bootchannel.told_with(waiting.box.folder.daemon_log))
             descriptors = {} if waiting.parked else _descriptors(waiting.box, stack)
             limit = bootchannel.start_limit(timeout, spec)
             bootchannel.handshake_blocking(channel, document, descriptors, limit)
