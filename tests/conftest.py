@@ -16,7 +16,7 @@ import pytest
 from xdist.remote import Producer
 
 from support import engine as engines
-from support import microvm, sharing
+from support import microvm, sharing, unstable
 from support.engine import Engine
 from support.machine import CANNOT_RUN, cannot_run, why_no_local_runtime
 from support.server import Server
@@ -42,6 +42,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> sharing
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tests that could not run are no passes; nobody should have to look for them."""
+    unstable.show(terminalreporter)
     reports = terminalreporter.stats.get("skipped", [])
     found = [r for r in reports if isinstance(r.longrepr, tuple) and CANNOT_RUN in r.longrepr[2]]
     if not found:
@@ -50,6 +51,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in found:
         reason = report.longrepr[2].partition(f"{CANNOT_RUN}: ")[2]
         terminalreporter.line(f"{report.nodeid}: {reason}", red=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Before the summary is printed."""
+    unstable.judge(session)
 
 
 def _make(request: pytest.FixtureRequest, place: str, extra: str = "", local: str = "") -> Server:

@@ -40,7 +40,7 @@ def test(arguments: Sequence[str]) -> None:
         checks.lint()
         checks.go_tests()
         # Most tests wait for something: two processes for two cores take little more than half the time.
-        arguments = ["--numprocesses", "2"]
+        arguments = ["--numprocesses", "2", "--reruns", "1", "--reruns-delay", "2"]
     run([str(PYTHON), "-m", "pytest", *arguments])
 
 
