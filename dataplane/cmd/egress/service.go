@@ -21,6 +21,7 @@ import (
 	"casulo.dev/dataplane/internal/egress/policy"
 	"casulo.dev/dataplane/internal/egress/resolve"
 	"casulo.dev/dataplane/internal/egress/sandbox"
+	"casulo.dev/dataplane/internal/vault/proxy"
 )
 
 // Config is written by the server.
@@ -54,6 +55,7 @@ type service struct {
 	packets  *packetlog.Reader
 	names    *resolve.Server
 	entry    *entry.Entry
+	proxy    *proxy.Proxy
 	api      *http.Server
 	sockets  *sockets
 	control  net.Listener
@@ -90,6 +92,8 @@ func open(config Config) (*service, error) {
 	resolver := resolve.New(resolve.NewUpstream(config.Resolvers), world, s.audit)
 	s.names = resolve.NewServer(resolver, s.registry)
 	s.entry = entry.New(s.registry, resolver, s.audit)
+	s.proxy = proxy.New(s.audit)
+	s.entry.Interceptor = interceptor{s.proxy}
 	api := control.New(s.registry, resolver, s.audit, s.health, s.end)
 	s.api = &http.Server{Handler: api.Handler(), ReadHeaderTimeout: 10 * time.Second}
 	s.control, err = control.Listen(config.Socket)
@@ -138,7 +142,7 @@ func (s *service) leave() error {
 	if s.destroy.Load() {
 		err = s.filter.Destroy()
 	}
-	return errors.Join(err, s.api.Close(), s.audit.Close())
+	return errors.Join(err, s.api.Close(), s.proxy.Close(), s.audit.Close())
 }
 
 const (
@@ -157,6 +161,7 @@ func (s *service) chores() error {
 			return nil
 		case <-sweep.C:
 			s.registry.Sweep()
+			s.proxy.Sweep()
 			s.audit.Sweep()
 		case <-look.C:
 			s.repair()

@@ -18,7 +18,7 @@ import (
 type Record struct {
 	Time     time.Time `json:"time"`
 	Sandbox  string    `json:"sandbox"`
-	Kind     string    `json:"kind"` // dns, tcp, tls, http, packet or policy
+	Kind     string    `json:"kind"` // dns, tcp, tls, http, packet, policy or vault
 	Decision string    `json:"decision"`
 	Name     string    `json:"name,omitempty"`
 	Address  string    `json:"address,omitempty"`
@@ -26,6 +26,8 @@ type Record struct {
 	Protocol string    `json:"protocol,omitempty"`
 	Method   string    `json:"method,omitempty"`
 	Path     string    `json:"path,omitempty"`
+	Binding  string    `json:"binding,omitempty"` // of a vault, which gave the request credentials
+	Status   int       `json:"status,omitempty"`
 	Rule     string    `json:"rule,omitempty"`
 	Reason   string    `json:"reason,omitempty"`
 	Up       int64     `json:"bytesUp,omitempty"`

@@ -67,6 +67,8 @@ func (a *API) Handler() http.Handler {
 	mux.HandleFunc("PUT /sandboxes/{id}", a.put)
 	mux.HandleFunc("GET /sandboxes/{id}", a.get)
 	mux.HandleFunc("DELETE /sandboxes/{id}", a.remove)
+	mux.HandleFunc("PUT /sandboxes/{id}/vault", a.putVault)
+	mux.HandleFunc("DELETE /sandboxes/{id}/vault", a.removeVault)
 	mux.HandleFunc("GET /sandboxes/{id}/seen", a.seen)
 	mux.HandleFunc("POST /sandboxes/{id}/test", a.test)
 	mux.HandleFunc("GET /log", a.log)
@@ -190,6 +192,8 @@ func finish(w http.ResponseWriter, err error) {
 	switch {
 	case err == nil:
 		w.WriteHeader(http.StatusNoContent)
+	case errors.Is(err, sandbox.ErrUnknown):
+		http.Error(w, err.Error(), http.StatusNotFound)
 	case errors.As(err, &invalid):
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	default:

@@ -32,11 +32,13 @@ type connection struct {
 	ended    bool
 	kind     string
 	up, down int64
+	taken    bool // by the interceptor
+	requests map[*asked]struct{}
 }
 
 // run decides by what the client says first, then passes bytes until both sides are done.
 func (c *connection) run() {
-	if decided := c.judge(c.query); decided.Allow && c.addressSuffices(decided) {
+	if decided := c.judge(c.query); decided.Allow && c.addressSuffices(decided) && !c.mayBeBound() {
 		if c.connect("tcp", decided) {
 			c.pass()
 		}
@@ -98,22 +100,18 @@ func (c *connection) runTLS() {
 		c.refuse("tls", policy.Decision{Rule: -1, By: "TLS", Reason: err.Error()})
 		return
 	}
+	if name, err := policy.Canonical(hello.Name); err == nil && c.isBound(name, true) {
+		c.runBound(name)
+		return
+	}
 	decided := c.judgeHello(hello)
 	if !decided.Allow {
 		c.refuse("tls", decided)
 		return
 	}
-	if c.entry.Intercept != nil && c.entry.Intercept(c.flow(hello)) {
-		return
-	}
 	if c.connect("tls", decided) {
 		c.pass()
 	}
-}
-
-func (c *connection) flow(hello *Hello) *Flow {
-	destination := netAddrPort(c.query)
-	return &Flow{Sandbox: c.box, Client: c.client, Head: c.head, Destination: destination, Hello: hello}
 }
 
 func (c *connection) hello() (*Hello, error) {
@@ -263,16 +261,22 @@ func (c *connection) Judge(p *policy.Policy) {
 	if !admitted {
 		return // it is judged by the new policy when it is opened
 	}
-	decided := p.Decide(c.entry.registry.World(), query)
-	if decided.Allow && byName(p, decided) {
-		_, known := c.box.Knows(query.Name, query.Address)
-		decided.Allow = known
-	}
-	if !decided.Allow {
+	if decided := c.judgeAgain(p, query); !decided.Allow {
 		decided.Reason = "the policy changed"
 		c.note(c.kind, decided)
 		c.End()
+		return
 	}
+	c.judgeRequests(p)
+}
+
+// judgeAgain asks a new policy about something open, without looking anything up.
+func (c *connection) judgeAgain(p *policy.Policy, query policy.Query) policy.Decision {
+	decided := p.Decide(c.entry.registry.World(), query)
+	if decided.Allow && byName(p, decided) {
+		_, decided.Allow = c.box.Knows(query.Name, query.Address)
+	}
+	return decided
 }
 
 // End implements sandbox.Connection.
@@ -292,10 +296,11 @@ func (c *connection) finish() {
 	_ = c.client.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.upstream == nil {
+	if c.upstream != nil {
+		_ = c.upstream.Close()
+	} else if !c.taken {
 		return
 	}
-	_ = c.upstream.Close()
 	closed := c.record(c.kind)
 	closed.Decision, closed.Up, closed.Down = "closed", c.up, c.down
 	closed.Seconds = time.Since(c.started).Round(time.Microsecond).Seconds()

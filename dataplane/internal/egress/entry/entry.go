@@ -3,7 +3,7 @@
 
 // Package entry takes the TCP connections of sandboxes, which the packet filter leads here, finds out
 // where each wants to go and under which name, and passes on what the policy allows. It decrypts
-// nothing.
+// nothing; connections to hosts that a vault binds go to an Interceptor instead.
 package entry
 
 import (
@@ -33,18 +33,8 @@ type Entry struct {
 	audit    *audit.Log
 	dialer   net.Dialer
 
-	// Intercept may take over an allowed TLS connection instead of passing it on, and tells whether
-	// it did. Nil takes none.
-	Intercept func(*Flow) bool
-}
-
-// Flow is one connection of a sandbox, with what is known of it.
-type Flow struct {
-	Sandbox     *sandbox.Sandbox
-	Client      *net.TCPConn
-	Head        []byte // what was read from Client already
-	Destination netip.AddrPort
-	Hello       *Hello
+	// Interceptor takes over connections to hosts that a vault binds. Nil takes none.
+	Interceptor Interceptor
 }
 
 // New serves the sandboxes of a registry.

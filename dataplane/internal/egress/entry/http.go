@@ -51,6 +51,10 @@ func (x *exchange) one() bool {
 		x.reject(r, 403, decided)
 		return false
 	}
+	if x.isBound(r.name, false) {
+		x.handOver(m)
+		return false
+	}
 	if x.upstream == nil {
 		if !x.connect("http", decided) {
 			return false

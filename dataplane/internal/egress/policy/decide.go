@@ -16,7 +16,8 @@ type Query struct {
 	Address  netip.Addr
 	Port     uint16
 	Protocol Protocol
-	Request  *Request // nil when what is inside cannot be seen
+	Request  *Request // nil when what is inside cannot be seen, or not yet
+	Later    bool     // whether every request inside will be asked about by itself
 }
 
 // Request is a plain HTTP request.
@@ -73,7 +74,7 @@ func (p *Policy) decide(w *World, q Query) Decision {
 		if !rule.matchesTarget(q) || !rule.matchesTransport(q) {
 			continue
 		}
-		if matches, unseen := rule.matchesRequest(q.Request); matches {
+		if matches, unseen := rule.matchesRequest(q); matches {
 			return decidedBy(rule, i, unseen)
 		}
 	}
@@ -102,7 +103,7 @@ func (p *Policy) namesAddress(q Query) bool {
 	for i := range p.Rules {
 		rule := &p.Rules[i]
 		if rule.Name == "" && rule.Prefix.Contains(q.Address.Unmap()) && rule.matchesTransport(q) {
-			if matches, _ := rule.matchesRequest(q.Request); matches {
+			if matches, _ := rule.matchesRequest(q); matches {
 				return rule.Action == Allow
 			}
 		}
@@ -148,13 +149,14 @@ func (r *Rule) matchesTransport(q Query) bool {
 }
 
 // matchesRequest compares method and path. Of what cannot be seen, an allowing rule matches nothing
-// and a denying one everything.
-func (r *Rule) matchesRequest(request *Request) (matches, unseen bool) {
+// and a denying one everything; of what will be seen later it is the other way round.
+func (r *Rule) matchesRequest(q Query) (matches, unseen bool) {
+	request := q.Request
 	if len(r.Methods)+len(r.Paths) == 0 {
 		return true, false
 	}
 	if request == nil {
-		return r.Action == Deny, true
+		return (r.Action == Deny) != q.Later, !q.Later
 	}
 	if len(r.Methods) > 0 && !slices.ContainsFunc(r.Methods, func(m string) bool {
 		return strings.EqualFold(m, request.Method)

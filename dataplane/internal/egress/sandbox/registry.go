@@ -17,6 +17,7 @@ import (
 
 	"casulo.dev/dataplane/internal/egress/filter"
 	"casulo.dev/dataplane/internal/egress/policy"
+	"casulo.dev/dataplane/internal/vault"
 )
 
 var errChanged = errors.New("the policy changed meanwhile")
@@ -27,6 +28,7 @@ type Definition struct {
 	Interface string          `json:"interface"`
 	Address   netip.Addr      `json:"address"`
 	Policy    json.RawMessage `json:"policy"`
+	Vault     json.RawMessage `json:"vault"` // missing: it stays as it is; null: there is none
 }
 
 // State is what can be told of a sandbox.
@@ -35,6 +37,7 @@ type State struct {
 	Interface    string          `json:"interface"`
 	Address      netip.Addr      `json:"address"`
 	Policy       json.RawMessage `json:"policy"`
+	Vault        *VaultState     `json:"vault"`
 	Connections  int             `json:"connections"`
 	Names        int             `json:"names"`
 	Addresses    int             `json:"addresses"`
@@ -118,13 +121,24 @@ func (r *Registry) Put(d Definition) error {
 	}
 	r.change.Lock()
 	defer r.change.Unlock()
+	told, err := r.readVault(&d)
+	if err != nil {
+		return err
+	}
 	if err := r.makeRoom(d); err != nil {
 		return err
 	}
-	if known := r.Get(d.ID); known != nil {
-		return known.change(d, parsed)
+	known := r.Get(d.ID)
+	if known == nil {
+		return r.admit(d, parsed, index, told.held)
 	}
-	return r.admit(d, parsed, index)
+	if err := known.change(d, parsed); err != nil {
+		return err
+	}
+	if told.said {
+		known.hold(told.held)
+	}
+	return nil
 }
 
 // indexOf asks for one interface; the standard library would list all of them.
@@ -157,12 +171,13 @@ func (r *Registry) makeRoom(d Definition) error {
 	return nil
 }
 
-func (r *Registry) admit(d Definition, parsed *policy.Policy, index int) error {
+func (r *Registry) admit(d Definition, parsed *policy.Policy, index int, held *vault.Vault) error {
 	s := &Sandbox{ID: d.ID, Interface: d.Interface, Index: index, Address: d.Address,
 		limits: r.limits, conns: newBucket(r.limits.ConnectionsPerSecond), queries: newBucket(r.limits.QueriesPerSecond),
 		filter: r.filter, world: r.world, definition: d, generation: randomStart(),
 		learned: map[string]map[netip.Addr]time.Time{}, open: map[Connection]struct{}{}, seen: map[Destination]int{}}
 	s.policy.Store(parsed)
+	s.vault.Store(held)
 	if err := r.filter.Apply(s.box(parsed), nil); err != nil {
 		return err
 	}
@@ -306,7 +321,7 @@ func (r *Registry) Sweep() {
 func (s *Sandbox) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	told := State{ID: s.ID, Interface: s.Interface, Address: s.Address, Policy: s.definition.Policy,
+	told := State{ID: s.ID, Interface: s.Interface, Address: s.Address, Policy: s.definition.Policy, Vault: s.vaultState(),
 		Connections: len(s.open), Names: len(s.learned), Addresses: s.pairs,
 		Failures: s.failures, LastFailure: s.failure}
 	for each, count := range s.seen {

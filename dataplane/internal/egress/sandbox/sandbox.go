@@ -13,12 +13,15 @@ import (
 
 	"casulo.dev/dataplane/internal/egress/filter"
 	"casulo.dev/dataplane/internal/egress/policy"
+	"casulo.dev/dataplane/internal/vault"
 )
 
 // Connection is an open connection that a new policy may end.
 type Connection interface {
 	// Judge asks again whether it is allowed, and ends it when it is not.
 	Judge(p *policy.Policy)
+	// Rebind ends it when a new vault would have it looked into.
+	Rebind()
 	// End breaks it off.
 	End()
 }
@@ -31,6 +34,7 @@ type Sandbox struct {
 	Address   netip.Addr
 
 	policy  atomic.Pointer[policy.Policy]
+	vault   atomic.Pointer[vault.Vault]
 	limits  Limits
 	conns   *bucket
 	queries *bucket

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright the Casulo authors
+
+package proxy
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// recorder is a server that remembers what it got.
+func recorder(t testing.TB) *stage {
+	var s *stage
+	s = newStage(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.note(r)
+		_, _ = io.WriteString(w, "done\n")
+	}))
+	return s
+}
+
+func (s *stage) get(c *http.Client, path string) (*http.Response, string) {
+	s.t.Helper()
+	got, err := c.Get("https://" + host + ":" + s.portText() + path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer got.Body.Close()
+	body, err := io.ReadAll(got.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return got, string(body)
+}
+
+func TestEveryTypeOfAuthorization(t *testing.T) {
+	for name, want := range map[string]struct{ auth, header, value string }{
+		"bearer": {bearer, "Authorization", "Bearer " + secret},
+		"basic":  {`"type":"basic","credential":"pair"`, "Authorization", "Basic dXNlcjpwYXNzd29yZC0xMjM0NQ=="},
+		"apiKey": {`"type":"apiKey","name":"x-api-key","credential":"key"`, "X-Api-Key", secret},
+		"custom": {`"type":"customHeaders","headers":[{"name":"X-Id","credential":"other"},{"name":"X-Secret","credential":"key"}]`,
+			"X-Secret", secret},
+		"none": {`"type":"passthrough"`, "Authorization", ""},
+	} {
+		for _, version := range []string{http1, http2} {
+			t.Run(name+version, func(t *testing.T) {
+				s := recorder(t)
+				s.bind(binding("b", "", want.auth))
+				got, body := s.get(s.client(version), "/v1/models?a=b")
+				if got.StatusCode != 200 || body != "done\n" {
+					t.Fatal(got.Status, body)
+				}
+				sent := <-s.seen
+				if sent.Header.Get(want.header) != want.value || sent.RequestURI != "/v1/models?a=b" || sent.ProtoMajor != got.ProtoMajor {
+					t.Errorf("%s %s %v", sent.Proto, sent.RequestURI, sent.Header)
+				}
+				if log := s.logged(); strings.Contains(log, secret) || !strings.Contains(log, `"binding":"b"`) || !strings.Contains(log, `"status":200`) {
+					t.Error(log)
+				}
+			})
+		}
+	}
+}
