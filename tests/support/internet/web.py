@@ -48,13 +48,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._chunks()
         else:
             body = self._body()
-            told = {
+            told: dict[str, object] = {
                 "host": self.headers.get("Host"),
                 "path": self.path,
                 "method": self.command,
                 "size": len(body),
                 "sha256": hashlib.sha256(body).hexdigest(),
             }
+            if path.startswith("/headers"):
+                told["headers"] = dict(self.headers)
             self._send(json.dumps(told).encode(), "application/json")
 
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET
