@@ -11,19 +11,20 @@ from collections.abc import Iterator
 import pytest
 
 from casulo.client import Client, Connection, Sandbox
+from support import engine as engines
 from support.cells.corpus import CORPUS
 from support.machine import cannot_run
 from support.server import Server
 
 LONG = {"many lines", "one long line", "huge repr", "error of megabytes"}
-FIRST = {("gvisor", "go"): 5}
-"""Each cell starts a compiler, which takes its time where every system call is one of another kernel."""
+FIRST = {("gvisor", "go"): 5, ("docker", "go"): 8}
+"""Each cell starts a compiler, which takes its time without a cache, and on another kernel."""
 
 PROBES = {
     "python": "command -v python3",
     "javascript": "command -v node",
     "typescript": "command -v node",
-    "java": "command -v java",
+    "java": "command -v java || ls /usr/lib/jvm/*/bin/java",
     "go": "command -v go || ls /usr/local/go/bin/go",
     "bash": "command -v bash",
 }
@@ -34,10 +35,13 @@ ENDLESS = ("while True: pass", "import time; time.sleep(60)", "import os; os.rea
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """One sandbox for all languages."""
     server: Server = request.getfixturevalue(f"{request.param}_server")
+    image = server.image
+    if request.param == "docker":
+        image = engines.add_languages(request.getfixturevalue("engine"))
     resources = {"memory": "2Gi", "cpu": "2"}
     with (
         Client(Connection(server.url, server.api_key)) as client,
-        Sandbox.create(server.image, client=client, resources=resources) as made,
+        Sandbox.create(image, client=client, resources=resources) as made,
     ):
         yield made
 

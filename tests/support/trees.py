@@ -7,8 +7,10 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import subprocess
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from casulo.images import host as host_image
@@ -20,20 +22,39 @@ PACKAGES = (
 )  # fmt: skip
 """What the conformance suite uses inside, as Debian calls it."""
 
-_LEFT_OUT = ("/usr/share/doc", "/usr/share/man", "/usr/share/locale", "/usr/share/info", "/usr/share/lintian")
+_LEFT_OUT = (
+    "/usr/share/doc", "/usr/share/man", "/usr/share/locale", "/usr/share/info", "/usr/share/lintian",
+    "/usr/include/node", "/usr/lib/node_modules",
+)  # fmt: skip
 _TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 
 
-def debian(folder: Path) -> Path:
-    """A tar archive of a small system: the `host` image's own files, and the programs of PACKAGES."""
+def debian(folder: Path, more: tuple[str, ...] = (), trees: Sequence[str] = ()) -> Path:
+    """A tar archive of a small system: the `host` image's own files, PACKAGES and `more`, and whole trees."""
     root = host_image.prepare(folder / "host", None, ()).root
     archive = folder / "debian.tar"
     with tarfile.open(archive, "w", format=tarfile.GNU_FORMAT) as tar:
         tar.add(root, ".")
-        for path in sorted(_files(_closure(PACKAGES))):
+        for path in sorted(_files(_closure((*PACKAGES, *more)))):
             tar.add(path, path.lstrip("/"), recursive=False)
+        for tree in trees:
+            if not (root / tree.lstrip("/")).exists():
+                tar.add(tree, tree.lstrip("/"))
     return archive
+
+
+def with_languages(folder: Path) -> Path:
+    """`debian`, and what this machine has of Node, Java and Go."""
+    programs = [
+        os.path.realpath(found) for name in ("node", "java", "javac") if (found := shutil.which(name))
+    ]
+    owners = [line.partition(":")[0] for line in _dpkg("--search", *programs).splitlines()]
+    trees = [str(path) for path in Path("/etc").glob("java-*")]  # Debian's JDK has its settings there
+    if compiler := shutil.which("go"):
+        root = Path(compiler).resolve().parents[1]
+        trees += [str(path) for path in root.iterdir() if path.name not in ("api", "doc", "test")]
+    return debian(folder, tuple(owners), trees)
 
 
 def programs(folder: Path, *names: str) -> Path:
