@@ -66,3 +66,8 @@ def test_how_it_ends(osb, tmp_path: Path) -> None:
     assert told["values"][0]["forms"]["text/plain"] == "42" and told["error"] is None
     unknown = osb("run", "-c", "select 1", "-l", "sql")
     assert unknown.returncode != 0 and "there are python, javascript" in unknown.stderr
+    (tmp_path / "cell.cob").write_text("DISPLAY 1")
+    nameless = osb("run", str(tmp_path / "cell.cob"))
+    assert nameless.returncode == 2 and "no language is known for .cob" in nameless.stderr
+    (tmp_path / "cell.cob").write_text("echo 6")
+    assert osb("run", str(tmp_path / "cell.cob"), "-l", "bash").stdout == "6\n"

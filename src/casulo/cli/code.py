@@ -64,9 +64,8 @@ def run(
     """
     state = State.of(ctx)
     text = _text(file, code)
-    chosen = language or (EXTENSIONS.get(Path(file or "").suffix) if file else None)
     options: dict[str, Any] = {
-        "language": chosen,
+        "language": language or _language(file, context),
         "context": context,
         "timeout": timeout,
         "figures": ("png", "svg") if svg else (),
@@ -77,6 +76,15 @@ def run(
             return await run_cell(where, text, state.printer(), save_dir, options)
 
     raise typer.Exit(run_async(main()))
+
+
+def _language(file: str | None, context: str | None) -> str | None:
+    """What the file's name says; None leaves the choice to the context, or to the default."""
+    suffix = Path(file or "").suffix
+    if suffix and suffix not in EXTENSIONS and not context:
+        known = ", ".join(EXTENSIONS)
+        raise typer.BadParameter(f"{file}: no language is known for {suffix}; give --language (known: {known})")
+    return EXTENSIONS.get(suffix)
 
 
 def _text(file: str | None, code: str | None) -> str:
