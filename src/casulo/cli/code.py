@@ -83,7 +83,9 @@ def _language(file: str | None, context: str | None) -> str | None:
     suffix = Path(file or "").suffix
     if suffix and suffix not in EXTENSIONS and not context:
         known = ", ".join(EXTENSIONS)
-        raise typer.BadParameter(f"{file}: no language is known for {suffix}; give --language (known: {known})")
+        raise typer.BadParameter(
+            f"{file}: no language is known for {suffix}; give --language (known: {known})"
+        )
     return EXTENSIONS.get(suffix)
 
 
