@@ -31,7 +31,6 @@ type Config struct {
 	Lock      string         `json:"lock"`
 	Ports     string         `json:"ports"` // file that keeps the port numbers over restarts
 	Table     string         `json:"table"`
-	Baseline  string         `json:"baseline"`
 	Group     int            `json:"group"`
 	Resolvers []string       `json:"resolvers"`
 	Public    []netip.Prefix `json:"public"`
@@ -80,7 +79,7 @@ func open(config Config) (*service, error) {
 	if config.BlockDoH {
 		world.DoH = policy.NewDoH(config.DoH)
 	}
-	s.filter, err = filter.Open(filter.Config{Table: config.Table, Baseline: config.Baseline, Group: config.Group,
+	s.filter, err = filter.Open(filter.Config{Table: config.Table, Group: config.Group,
 		EntryPort: s.sockets.entryPort(), DNSPort: s.sockets.dnsPort(), Size: config.Addresses, World: world})
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ the sandboxes, which keep running."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ from casulo.api.http1 import Http1Protocol
 from casulo.api.instance import Home
 from casulo.control.lifecycle import Lifecycle
 from casulo.model.errors import Code, InvalidRequest
+from casulo.network.egress.egress import Egress
 from casulo.runtimes import registry
 from casulo.runtimes.base import Runtime
 from casulo.settings import Settings
@@ -102,8 +104,13 @@ async def _lifecycle(settings: Settings) -> AsyncIterator[Lifecycle]:
 
 
 def _factories(settings: Settings) -> dict[str, registry.Factory]:
+    @functools.cache
+    def egress() -> Egress:
+        from casulo.runtimes.policing import host_egress  # needs Linux
+
+        return host_egress(settings.egress, settings.data_dir)
+
     def local() -> Runtime:
-        from casulo.runtimes.local.egress import local_egress
         from casulo.runtimes.local.runtime import LocalRuntime  # needs Linux; other runtimes do not
 
         return LocalRuntime(
@@ -112,7 +119,7 @@ def _factories(settings: Settings) -> dict[str, registry.Factory]:
             settings.sandbox.start_timeout_seconds,
             settings.images,
             settings.storage.allowed_host_paths,
-            local_egress(settings.egress, settings.data_dir),
+            egress(),
         )
 
     def docker() -> Runtime:
@@ -124,6 +131,7 @@ def _factories(settings: Settings) -> dict[str, registry.Factory]:
             settings.data_dir,
             settings.sandbox.start_timeout_seconds,
             settings.storage.allowed_host_paths,
+            egress(),
         )
 
     def fake() -> Runtime:
@@ -139,6 +147,7 @@ def _factories(settings: Settings) -> dict[str, registry.Factory]:
             settings.data_dir,
             settings.sandbox.start_timeout_seconds,
             settings.images,
+            egress(),
         )
 
     return {"local": local, "docker": docker, "microvm": microvm, "fake": fake}

@@ -192,6 +192,43 @@ def _build_inside(slot: Slot, host_namespace: int) -> None:
         netlink.route("add", dst="default", gateway=str(slot.gateway))
 
 
+def hand_over(slot: Slot, target: int) -> None:
+    """Move the guest's end into the namespace of the descriptor `target`, and give it its address there."""
+    source = os.open(slot.namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        linux.in_own_thread(lambda: _move(source, target))
+    finally:
+        os.close(source)
+    linux.in_own_thread(lambda: _settle(slot, target))
+    destroy(slot)  # only the empty namespace: the pair is elsewhere
+
+
+def _move(source: int, target: int) -> None:
+    linux.enter_network(source)
+    with IPRoute() as netlink:
+        netlink.link("set", index=socket.if_nametoindex(GUEST_INTERFACE), net_ns_fd=target)
+
+
+def _settle(slot: Slot, target: int) -> None:
+    linux.enter_network(target)
+    _guest_settings()
+    _address(slot)
+
+
+def _address(slot: Slot) -> None:
+    with IPRoute() as netlink:
+        guest = socket.if_nametoindex(GUEST_INTERFACE)
+        netlink.addr("replace", index=guest, address=str(slot.address), prefixlen=30)
+        netlink.link("set", index=guest, state="up")
+        netlink.route("replace", dst="default", gateway=str(slot.gateway))
+
+
+def destroy_pair(slot: Slot) -> None:
+    """Remove a slot whose guest's end is in somebody else's namespace. Idempotent."""
+    destroy(slot)
+    remove_interface(slot.interface)
+
+
 def address_again(slot: Slot) -> None:
     """Give the guest's end its address back: a network stack of the sandbox's own took it away."""
     namespace = os.open(slot.namespace, os.O_RDONLY | os.O_CLOEXEC)
@@ -203,11 +240,7 @@ def address_again(slot: Slot) -> None:
 
 def _address_again(slot: Slot, namespace: int) -> None:
     linux.enter_network(namespace)
-    with IPRoute() as netlink:
-        guest = socket.if_nametoindex(GUEST_INTERFACE)
-        netlink.addr("replace", index=guest, address=str(slot.address), prefixlen=30)
-        netlink.link("set", index=guest, state="up")
-        netlink.route("replace", dst="default", gateway=str(slot.gateway))
+    _address(slot)
 
 
 def _guest_settings() -> None:

@@ -9,7 +9,7 @@ import json
 import secrets
 import socket
 import threading
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
@@ -76,11 +76,9 @@ async def test_neighbours_and_the_host_are_out_of_reach(place: Place) -> None:
         port = listener.getsockname()[1]
         threading.Thread(target=_accept, args=(listener,), daemon=True).start()
         async with await place.start(IMAGE) as one, await place.start(IMAGE) as other:
-            networks = json.loads(place.engine.docker("inspect", place.container(other)))[0][
-                "NetworkSettings"
-            ]
-            found = next(iter(networks["Networks"].values()))
-            for host, number in ((found["IPAddress"], 44772), (found["Gateway"], port)):
+            address = (await other.endpoint(44772)).address.partition(":")[0]
+            gateway = str(IPv4Address(address) - 1)
+            for host, number in ((address, 44772), (gateway, port)):
                 probe = f"import socket; socket.create_connection(({host!r}, {number}), timeout=2)"
                 done = await one.commands.run(["python3", "-c", probe])
                 assert not done.ok and "Error" in done.stderr, (host, done)
@@ -196,10 +194,21 @@ async def test_what_it_reports_is_what_it_does(place: Place) -> None:
         ("container", True, "runc")
     ]
     able = report["isolations"][0]
-    assert "snapshot" in able["features"] and "egress" in able["missing"]
-    with pytest.raises(Unsupported) as refused:
-        await place.start(request={"networkPolicy": {"defaultAction": "deny"}})
-    assert refused.value.hint == able["missing"]["egress"]
+    assert {"snapshot", "egress"} <= set(able["features"])
+
+
+async def test_a_policy_that_nobody_would_enforce_is_refused(new_server) -> None:
+    server: Server = new_server("docker", local='reach = "published"\n')
+    report = server.request("GET", "/v1/capabilities").json()["runtimes"][0]["isolations"][0]
+    async with AsyncClient(Connection(server.url, server.api_key)) as client:
+        with pytest.raises(Unsupported) as refused:
+            await AsyncSandbox.create(BUSYBOX, network_policy={"egress": []}, client=client)
+        assert refused.value.hint == report["missing"]["egress"]
+        assert "published" in refused.value.hint
+        box = await AsyncSandbox.create(BUSYBOX, client=client)
+        with pytest.raises(Unsupported):
+            await box.egress.set({"egress": []})
+        await box.kill()
 
 
 async def test_a_chosen_subnet_is_filtered_too(engine: Engine) -> None:

@@ -90,7 +90,7 @@ func (a *API) getHealth(w http.ResponseWriter, _ *http.Request) {
 func (a *API) sync(w http.ResponseWriter, r *http.Request) {
 	var all []sandbox.Definition
 	if read(w, r, &all) {
-		finish(w, a.registry.Sync(all))
+		finish(w, a.registry.Sync(r.URL.Query().Get("baseline"), all))
 	}
 }
 

@@ -104,8 +104,7 @@ table inet {{.Table}} {
 // Config names the table and the places to which it leads.
 type Config struct {
 	Table     string
-	Baseline  string // the server's own table, whose set "policed" closes its direct way; may be empty
-	Group     int    // of the packet log
+	Group     int // of the packet log
 	EntryPort int
 	DNSPort   int
 	Size      int // of each set of learned addresses

@@ -30,6 +30,9 @@ type deadline = time.Time
 
 const slack = 5 * time.Second
 
+// tablePrefix begins the names of all tables of all servers.
+const tablePrefix = "casulo_"
+
 func (f *Filter) add(set *nftables.Set, elements ...nftables.SetElement) {
 	if err := f.conn.SetAddElements(set, elements); err != nil {
 		panic(err) // only for anonymous sets
@@ -88,6 +91,32 @@ func (f *Filter) adoptBindings() error {
 	for _, each := range open {
 		if box := f.boxes[nameOf(each.Key)]; box != nil {
 			box.open = true
+		}
+	}
+	return f.adoptBaselines()
+}
+
+// adoptBaselines finds out which server's table closes the direct way of what was found.
+func (f *Filter) adoptBaselines() error {
+	tables, err := f.conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return err
+	}
+	for _, table := range tables {
+		if table.Name == f.table.Name || !strings.HasPrefix(table.Name, tablePrefix) {
+			continue
+		}
+		closed, err := f.conn.GetSetElements(baselineSet(table.Name))
+		if errors.Is(err, unix.ENOENT) {
+			continue // the table is no baseline
+		}
+		if err != nil {
+			return fmt.Errorf("set policed of %s: %w", table.Name, err)
+		}
+		for _, each := range closed {
+			if box := f.boxes[nameOf(each.Key)]; box != nil {
+				box.box.Baseline, box.closed = table.Name, true
+			}
 		}
 	}
 	return nil

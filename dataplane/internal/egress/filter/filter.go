@@ -24,7 +24,6 @@ const (
 
 type sets struct {
 	policed, bound, open, learned, udpAny, udpPort, closed, special, sandboxes, named *nftables.Set
-	baseline                                                                          *nftables.Set
 }
 
 // Filter is the one writer of its table.
@@ -44,12 +43,14 @@ type chains struct {
 	box              Box
 	datagram, stream string // chain names; stream is "" when no rule names an address
 	open             bool
+	closed           bool // whether the set of its baseline has it
 	known            bool // false when it was found in the kernel and nobody has said yet whose it is
 }
 
 // Box is what the table has to know of a sandbox.
 type Box struct {
 	Interface string
+	Baseline  string // the server's own table, whose set "policed" closes the direct way; may be empty
 	Address   netip.Addr
 	Policy    *policy.Policy
 	Mark      uint32
@@ -107,10 +108,11 @@ func (f *Filter) describe() {
 		closed: named("closed", nftables.TypeIPAddr), special: named("special", nftables.TypeInetService),
 		sandboxes: verdicts("sandboxes"), named: verdicts("named"),
 	}
-	if f.config.Baseline != "" {
-		other := &nftables.Table{Name: f.config.Baseline, Family: nftables.TableFamilyINet}
-		f.sets.baseline = &nftables.Set{Table: other, Name: "policed", KeyType: nftables.TypeIFName}
-	}
+}
+
+func baselineSet(table string) *nftables.Set {
+	other := &nftables.Table{Name: table, Family: nftables.TableFamilyINet}
+	return &nftables.Set{Table: other, Name: "policed", KeyType: nftables.TypeIFName}
 }
 
 // adopt finds the chains and learned addresses that are in the kernel.
@@ -174,7 +176,7 @@ func (f *Filter) Apply(box Box, learned []Learned) error {
 
 func (f *Filter) buildChains(box Box) *chains {
 	suffix := fmt.Sprintf("%s_%x", box.Interface, box.Mark&^uint32(MarkMask))
-	fresh := &chains{box: box, datagram: datagramPrefix + suffix, known: true,
+	fresh := &chains{box: box, datagram: datagramPrefix + suffix, known: true, closed: box.Baseline != "",
 		open: box.Policy.Default == policy.Allow}
 	chain := f.conn.AddChain(&nftables.Chain{Table: f.table, Name: fresh.datagram})
 	for _, rule := range datagrams(box.Policy, box.Mark, &f.sets) {
@@ -211,8 +213,8 @@ func (f *Filter) replaceElements(box Box, old, fresh *chains) {
 		f.removeElements(old)
 	}
 	f.add(f.sets.policed, nftables.SetElement{Key: key})
-	if f.sets.baseline != nil {
-		f.add(f.sets.baseline, nftables.SetElement{Key: key})
+	if box.Baseline != "" {
+		f.add(baselineSet(box.Baseline), nftables.SetElement{Key: key})
 	}
 	f.add(f.sets.bound, nftables.SetElement{Key: append(ifname(box.Interface), box.Address.AsSlice()...)})
 	if box.Policy.Default == policy.Allow {
@@ -238,8 +240,8 @@ func (f *Filter) Remove(name string) error {
 	}
 	f.removeElements(old)
 	f.del(f.sets.policed, nftables.SetElement{Key: ifname(name)})
-	if f.sets.baseline != nil {
-		f.del(f.sets.baseline, nftables.SetElement{Key: ifname(name)})
+	if old.closed {
+		f.del(baselineSet(old.box.Baseline), nftables.SetElement{Key: ifname(name)})
 	}
 	f.dropChains(old)
 	f.relearn(name, nil)
@@ -261,13 +263,14 @@ func (f *Filter) dropChains(old *chains) {
 	}
 }
 
-// Unknown lists the interfaces that were found in the table and that nobody claimed since.
-func (f *Filter) Unknown() []string {
+// Unknown lists the interfaces that were found in the table, that nobody claimed since, and that no
+// other baseline closes.
+func (f *Filter) Unknown(baseline string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var names []string
 	for name, box := range f.boxes {
-		if !box.known {
+		if !box.known && (box.box.Baseline == baseline || box.box.Baseline == "") {
 			names = append(names, name)
 		}
 	}

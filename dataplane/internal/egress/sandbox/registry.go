@@ -27,6 +27,7 @@ type Definition struct {
 	ID        string          `json:"id"`
 	Interface string          `json:"interface"`
 	Address   netip.Addr      `json:"address"`
+	Baseline  string          `json:"baseline"` // the table that closes its direct way; may be empty
 	Policy    json.RawMessage `json:"policy"`
 	Vault     json.RawMessage `json:"vault"` // missing: it stays as it is; null: there is none
 }
@@ -132,6 +133,7 @@ func (r *Registry) Put(d Definition) error {
 	if known == nil {
 		return r.admit(d, parsed, index, told.held)
 	}
+	r.move(known, index)
 	if err := known.change(d, parsed); err != nil {
 		return err
 	}
@@ -162,7 +164,7 @@ func indexOf(name string) (int, error) {
 func (r *Registry) makeRoom(d Definition) error {
 	for _, other := range r.All() {
 		same := other.ID == d.ID
-		if same != (other.Interface == d.Interface) || same && other.Address != d.Address {
+		if same != (other.Interface == d.Interface) || same && !other.isAt(d) {
 			if err := r.remove(other); err != nil {
 				return err
 			}
@@ -171,8 +173,21 @@ func (r *Registry) makeRoom(d Definition) error {
 	return nil
 }
 
+func (s *Sandbox) isAt(d Definition) bool {
+	return s.Address == d.Address && s.Baseline == d.Baseline
+}
+
+// move follows an interface that was made anew under its old name.
+func (r *Registry) move(s *Sandbox, index int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.byIdx, s.Index)
+	s.Index = index
+	r.byIdx[index] = s
+}
+
 func (r *Registry) admit(d Definition, parsed *policy.Policy, index int, held *vault.Vault) error {
-	s := &Sandbox{ID: d.ID, Interface: d.Interface, Index: index, Address: d.Address,
+	s := &Sandbox{ID: d.ID, Interface: d.Interface, Index: index, Address: d.Address, Baseline: d.Baseline,
 		limits: r.limits, conns: newBucket(r.limits.ConnectionsPerSecond), queries: newBucket(r.limits.QueriesPerSecond),
 		filter: r.filter, world: r.world, definition: d, generation: randomStart(),
 		learned: map[string]map[netip.Addr]time.Time{}, open: map[Connection]struct{}{}, seen: map[Destination]int{}}
@@ -195,7 +210,8 @@ func randomStart() uint32 {
 }
 
 func (s *Sandbox) box(p *policy.Policy) filter.Box {
-	return filter.Box{Interface: s.Interface, Address: s.Address, Policy: p, Mark: filter.MarkOf(s.generation)}
+	return filter.Box{Interface: s.Interface, Baseline: s.Baseline, Address: s.Address, Policy: p,
+		Mark: filter.MarkOf(s.generation)}
 }
 
 // change replaces the policy, forgets what the new one would not have resolved, and judges again
@@ -237,22 +253,26 @@ func (s *Sandbox) stillResolvable(parsed *policy.Policy) []filter.Learned {
 	return kept
 }
 
-// Sync makes the given sandboxes all that there are.
-func (r *Registry) Sync(all []Definition) error {
+// Sync makes the given sandboxes all that there are at one baseline.
+func (r *Registry) Sync(baseline string, all []Definition) error {
 	wanted, interfaces := map[string]bool{}, map[string]bool{}
 	var failed []error
 	for _, each := range all {
 		wanted[each.ID], interfaces[each.Interface] = true, true
-		if err := r.Put(each); err != nil {
+		err := r.Put(each)
+		if errors.Is(err, unix.ENODEV) {
+			continue // it has ended, or stands still; without an interface nothing can leave it
+		}
+		if err != nil {
 			failed = append(failed, fmt.Errorf("sandbox %s: %w", each.ID, err))
 		}
 	}
 	for _, each := range r.All() {
-		if !wanted[each.ID] {
+		if !wanted[each.ID] && each.Baseline == baseline {
 			failed = append(failed, r.Delete(each.ID))
 		}
 	}
-	for _, name := range r.filter.Unknown() {
+	for _, name := range r.filter.Unknown(baseline) {
 		if !interfaces[name] {
 			failed = append(failed, r.filter.Remove(name))
 		}

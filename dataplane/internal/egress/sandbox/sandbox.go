@@ -32,6 +32,7 @@ type Sandbox struct {
 	Interface string
 	Index     int
 	Address   netip.Addr
+	Baseline  string
 
 	policy  atomic.Pointer[policy.Policy]
 	vault   atomic.Pointer[vault.Vault]

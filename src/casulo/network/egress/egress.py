@@ -34,6 +34,8 @@ class Attached:
     interface: str
     address: str
     policy: NetworkPolicy
+    baseline: str
+    """The table of the packet filter that closes its direct way."""
 
     def definition(self) -> dict[str, Any]:
         """For the process."""
@@ -41,17 +43,22 @@ class Attached:
             "id": self.sandbox_id,
             "interface": self.interface,
             "address": self.address,
+            "baseline": self.baseline,
             "policy": wire(expanded(self.policy)),
         }
 
 
 class Egress:
-    """One per server. Keeps what holds, to say it again when the process is a new one."""
+    """One per server, for all runtimes of it. Keeps what holds, to say it again to a new process.
+
+    Each runtime has a baseline of its own, and speaks for the sandboxes at it only.
+    """
 
     def __init__(self, settings: EgressSettings, place: Place) -> None:
         self._settings = settings
         self._place = place
         self._held: dict[str, Attached] = {}
+        self._baselines: set[str] = set()
         self._lock = threading.RLock()
         self._process: Process | None = None
 
@@ -60,11 +67,14 @@ class Egress:
         """Where its things are."""
         return self._place
 
-    def restore(self, found: Iterable[Attached]) -> None:
+    def restore(self, baseline: str, found: Iterable[Attached]) -> None:
         """Take over the sandboxes of an earlier server; starts nothing when there are none."""
         with self._lock:
+            self._baselines.add(baseline)
             self._held.update({each.sandbox_id: each for each in found})
-            if self._held or self._place.socket.exists():
+            if self._process is not None:
+                self._say_again(baseline)
+            elif self._held or self._place.socket.exists():
                 self._running()
 
     def put(self, attached: Attached) -> None:
@@ -104,12 +114,15 @@ class Egress:
         told: dict[str, Any] = self._ask("POST", sandbox_id, "/test", {"url": url, "method": method})
         return told
 
-    def close(self, last: bool) -> None:
-        """Leave the process to its sandboxes; with `last` there are none, and it goes."""
+    def close(self, baseline: str) -> None:
+        """Leave the process to its sandboxes, when the last runtime closes; without any it goes."""
         with self._lock:
+            self._baselines.discard(baseline)
+            if self._baselines:
+                return
             process, self._process = self._process, None
         if process is not None:
-            process.close(last)
+            process.close(not self._held)
 
     def _ask(self, method: str, sandbox_id: str, what: str, body: Any = None) -> Any:
         return call(self._place.socket, method, f"/sandboxes/{quote(sandbox_id, safe='')}{what}", body)
@@ -133,12 +146,16 @@ class Egress:
 
     def _running(self) -> None:
         if self._process is None:
-            process = Process(self._place, self._settings, self._say_again)
+            process = Process(self._place, self._settings, self._say_all_again)
             process.open()
             self._process = process
 
-    def _say_again(self) -> None:
+    def _say_all_again(self) -> None:
         """All that holds, and nothing else. Waits while a change is being made."""
         with self._lock:
-            definitions = [each.definition() for each in self._held.values()]
-            call(self._place.socket, "PUT", "/sandboxes", definitions, seconds=60)
+            for baseline in sorted(self._baselines):
+                self._say_again(baseline)
+
+    def _say_again(self, baseline: str) -> None:
+        held = [each.definition() for each in self._held.values() if each.baseline == baseline]
+        call(self._place.socket, "PUT", f"/sandboxes?baseline={quote(baseline, safe='')}", held, seconds=60)

@@ -31,7 +31,6 @@ class Place:
     run: Path
     data: Path
     binary: Path
-    baseline: str
 
     @property
     def socket(self) -> Path:
@@ -60,7 +59,6 @@ class Place:
             "lock": str(self.run / "lock"),
             "ports": str(self.run / "ports.json"),
             "table": self.table,
-            "baseline": self.baseline,
             "group": _GROUPS[zlib.crc32(self.instance.encode()) % len(_GROUPS)],
             "resolvers": list(settings.resolvers or host_servers()),
             "public": [str(network) for network in settings.public],

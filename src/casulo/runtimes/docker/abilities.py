@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from casulo.model.draft import DOCKER_RUNTIME_FEATURE, ISOLATED_SESSIONS_FEATURE
 from casulo.model.policy import EGRESS_FEATURE
@@ -17,7 +17,6 @@ _COMMON = frozenset({"pause", "snapshot", "limits.cpu", "limits.memory", "limits
 _NOWHERE = {
     "gpu": "this runtime hands no GPU devices to sandboxes",
     ISOLATED_SESSIONS_FEATURE: "sandboxes of the Docker runtime cannot nest namespaces",
-    EGRESS_FEATURE: "the Docker runtime enforces no network policies; the local runtime does",
 }
 _NO_CHOICE = "the server's administrator allows OCI runtimes in [docker] selectable_runtimes"
 
@@ -29,22 +28,31 @@ def of_engine(
     limits_disk: bool,
     features: Collection[str],
     missing: Mapping[str, str],
+    no_policy: Callable[[str], str],
 ) -> Capabilities:
-    """`features` and `missing` are those of volumes; `no_gvisor` says why gVisor does not start, if so."""
+    """`features` and `missing` are those of volumes; `no_gvisor` says why gVisor does not start, if so;
+    `no_policy` says why containers of an OCI runtime can be under no network policy, if so."""
     usual = settings.docker_runtime or about.default_runtime
     default = Isolation.GVISOR if "runsc" in usual else Isolation.CONTAINER
     able = _everywhere(about, settings, limits_disk, features, missing)
-    own = {default: Ability(able.features, able.missing, engine=usual)}
+    own = {default: _policed(able, no_policy(usual), usual)}
     if not no_gvisor:
-        own.setdefault(Isolation.GVISOR, Ability(able.features, able.missing, engine=about.gvisor))
+        own.setdefault(Isolation.GVISOR, _policed(able, no_policy(about.gvisor), about.gvisor))
     unavailable = {} if Isolation.GVISOR in own else {f"isolation.{Isolation.GVISOR}": no_gvisor}
     return Capabilities(
         isolations=frozenset({Isolation.AUTO, *own}),
-        features=able.features,
-        missing={**able.missing, **unavailable},
+        features=own[default].features,
+        missing={**own[default].missing, **unavailable},
         own=own,
         default=default,
     )
+
+
+def _policed(able: Ability, why_not: str, engine: str) -> Ability:
+    """The ability with network policies, or with the reason why they are missing."""
+    if why_not:
+        return Ability(able.features, {**able.missing, EGRESS_FEATURE: why_not}, engine=engine)
+    return Ability(able.features | {EGRESS_FEATURE}, able.missing, engine=engine)
 
 
 def _everywhere(

@@ -10,6 +10,8 @@ from casulo.model.sandbox import Isolation, Spec
 from casulo.runtimes.docker.engine import About
 from casulo.runtimes.docker.settings import DockerSettings
 
+_SHARING = ("runc", "crun", "io.containerd.runc.v2")
+
 
 def check_settings(settings: DockerSettings, about: About) -> None:
     """Unsupported when the configuration names a runtime that the engine does not have."""
@@ -38,6 +40,12 @@ def runtime_of(spec: Spec, settings: DockerSettings, about: About) -> str:
     if spec.isolation is Isolation.GVISOR and "runsc" not in wanted:
         raise _invalid(f"{wanted!r} is not gVisor, which the isolation asks for")
     return wanted
+
+
+def shares_kernel(runtime: str, about: About) -> bool:
+    """Whether an OCI runtime leaves the container's network to the host's kernel, so that it can be
+    connected after its start. Others look for the network once, and then have one of their own."""
+    return (runtime or about.default_runtime) in _SHARING
 
 
 def _invalid(what: str, hint: str = "") -> InvalidRequest:

@@ -155,12 +155,17 @@ class Network:
         """Where the daemon of a running container listens, tried out."""
         try:
             host, port = self._direct(container) if self.direct else self._published(container)
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                await _try_out(host, port)
         except (KeyError, IndexError, ValueError) as error:
             raise RuntimeFailure(
                 "Docker gave the container no address", code=Code.SANDBOX_START_FAILED
             ) from error
+        return await self.tried_out(host, port)
+
+    async def tried_out(self, host: str, port: int) -> tuple[str, int]:
+        """The same address, where somebody listens."""
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await _try_out(host, port)
         except (OSError, TimeoutError) as error:
             other = "published" if self.direct else "direct"
             raise RuntimeFailure(

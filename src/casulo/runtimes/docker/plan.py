@@ -104,7 +104,8 @@ class Names:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that differs between two containers. `publish` is an address of the engine, or empty."""
+    """Everything that differs between two containers. `publish` is an address of the engine, or empty;
+    `resolvers` and `address` are told by whoever connects the container, or empty where the engine does."""
 
     sandbox_id: str
     names: Names
@@ -112,6 +113,8 @@ class Plan:
     resources: Resources
     program: str
     network: str
+    resolvers: tuple[str, ...] = ()
+    address: str = ""
     runtime: str = ""
     publish: str = ""
     log_bytes: int = 10 << 20
@@ -122,7 +125,7 @@ class Plan:
         """The body of `POST /containers/create`. The image's own words are the daemon's to follow."""
         return {
             "Image": self.image,
-            "Hostname": f"casulo-{self.sandbox_id[:8]}",
+            "Hostname": self._hostname,
             "Entrypoint": list(DAEMON),
             "Cmd": [],
             "User": "0:0",
@@ -139,12 +142,18 @@ class Plan:
             "HostConfig": self._host(),
         }
 
+    @property
+    def _hostname(self) -> str:
+        return f"casulo-{self.sandbox_id[:8]}"
+
     def _host(self) -> dict[str, Any]:
         program = {"Type": "volume", "Source": self.program, "Target": DAEMON_FOLDER, "ReadOnly": True}
         return {
             **_limits(self.resources),
             "NetworkMode": self.network,
             "PortBindings": {PORT: [{"HostIp": self.publish, "HostPort": ""}]} if self.publish else {},
+            "Dns": list(self.resolvers),
+            "ExtraHosts": [f"{self._hostname}:{self.address}"] if self.address else [],
             "CapDrop": ["ALL"],
             "CapAdd": list(CAPABILITIES),
             "SecurityOpt": ["no-new-privileges"],

@@ -27,17 +27,23 @@ from casulo.model.draft import HOST_IMAGE
 from casulo.model.errors import CasuloError, Code, NotFound, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Exit, Handle, Spec
 from casulo.model.snapshot import snapshot_not_found
+from casulo.network.egress.egress import Egress as Policing
+from casulo.network.egress.settings import EgressSettings
 from casulo.runtimes import bootchannel, endings
-from casulo.runtimes.base import Capabilities, Egress, ExitListener, Reality
+from casulo.runtimes.base import Capabilities, ExitListener, Reality
 from casulo.runtimes.docker import abilities, attach, choice, ends, program
+from casulo.runtimes.docker.cables import Cables
+from casulo.runtimes.docker.connections import Connections
 from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained, to_its_end
 from casulo.runtimes.docker.images import EngineImage, Images, named
 from casulo.runtimes.docker.network import Network
+from casulo.runtimes.docker.pauses import DockerPause
 from casulo.runtimes.docker.plan import Names, Plan
 from casulo.runtimes.docker.settings import DockerSettings
 from casulo.runtimes.docker.snapshots import DockerSnapshots
 from casulo.runtimes.docker.volumes import DockerVolumes, Mounts
 from casulo.runtimes.hostpaths import AllowedPaths
+from casulo.runtimes.policing import HostEgress, host_egress
 
 _GONE_SECONDS = 30.0
 _LOOKS, _LOOK_SECONDS = 20, 0.05
@@ -56,6 +62,7 @@ class DockerRuntime:
         data: Path,
         start_timeout_seconds: float = 30,
         allowed_host_paths: tuple[Path, ...] = (),
+        egress: Policing | None = None,
     ) -> None:
         self._settings = settings
         self._data = data
@@ -65,7 +72,8 @@ class DockerRuntime:
         self._limits_disk = False
         self._no_gvisor = ""
         self._paths = AllowedPaths(allowed_host_paths, closed=(data, Path("/run/casulo")))
-        self.egress: Egress | None = None
+        self._policing = egress or host_egress(EgressSettings(), data)
+        self.egress: HostEgress | None = None
         self.pause: DockerPause | None = None
         self.snapshots: DockerSnapshots | None = None
 
@@ -79,6 +87,7 @@ class DockerRuntime:
             self._limits_disk,
             self._volumes.features,
             self._volumes.missing,
+            self._connections.why_no_policy,
         )
 
     async def open(self, on_exit: ExitListener) -> None:
@@ -93,6 +102,9 @@ class DockerRuntime:
             self._limits_disk = await program.can_limit_disk(self._engine, names)
             self._network = Network(self._engine, names, self._settings)
             await self._network.open()
+            cables = Cables(self._data, self._settings, self._policing)
+            self._connections = Connections(self._network, cables, self._settings, self._engine.about)
+            await self._connections.open()
             self._no_gvisor = await self._why_no_gvisor()
         except BaseException:
             await self._engine.close()
@@ -103,6 +115,8 @@ class DockerRuntime:
         self._volumes = DockerVolumes(self._engine, names, self._paths, shared)
         self._ends = ends.Ends(self._engine, names, self._ended)
         self._ends.open()
+        if not self._connections.no_cables:
+            self.egress = HostEgress(self._policing, self._connections.police)
         self.pause = DockerPause(self._engine, names)
         self.snapshots = DockerSnapshots(self._engine, names)
 
@@ -123,6 +137,7 @@ class DockerRuntime:
         await self._images.close()
         try:
             last = not await self.list()
+            await self._connections.close(last)
             await self._network.close(last)
             if last:
                 await program.remove(self._engine, self._names)
@@ -134,6 +149,7 @@ class DockerRuntime:
         """Refuse what the engine could not run."""
         choice.runtime_of(spec, self._settings, self._engine.about)
         self._volumes.check(spec)
+        self._connections.check(spec)
         if spec.snapshot_id is not None:
             return
         if spec.image == HOST_IMAGE:
@@ -179,9 +195,10 @@ class DockerRuntime:
         try:
             container = await to_its_end(self._make(sandbox_id, spec, image, mounts))
             document = await self._document(sandbox_id, spec, image, container)
-            await self._boot(container, document, spec, mounts)
+            await self._boot(sandbox_id, container, document, spec, mounts)
         except BaseException:
             await to_its_end(self._remove(self._names.container(sandbox_id)))
+            await to_its_end(self._connections.release(sandbox_id))
             await to_its_end(self._volumes.undo(mounts))
             raise
         self._ends.watch(sandbox_id)
@@ -193,7 +210,7 @@ class DockerRuntime:
         """Where the daemon is; nowhere when a short entrypoint has ended by now, which is then told."""
         if container.get("State", {}).get("Running"):
             try:
-                return await self._network.address(container)
+                return await self._connections.address(sandbox_id, container)
             except RuntimeFailure:
                 if await self._stays(sandbox_id):
                     raise
@@ -209,27 +226,36 @@ class DockerRuntime:
         return True
 
     async def _boot(
-        self, container: DockerContainer, document: bootchannel.BootDocument, spec: Spec, mounts: Mounts
+        self,
+        sandbox_id: str,
+        container: DockerContainer,
+        document: bootchannel.BootDocument,
+        spec: Spec,
+        mounts: Mounts,
     ) -> None:
         async def before_user_code(container_id: str) -> None:
-            await asyncio.to_thread(self._network.keep_apart)
+            state = await ends.state_of(self._engine, container_id)
+            pid = int(state.get("Pid", 0))
+            await to_its_end(asyncio.to_thread(self._connections.finish, sandbox_id, container_id, pid))
             if mounts.judged:
-                state = await ends.state_of(self._engine, container_id)
-                await asyncio.to_thread(self._volumes.verify, mounts, int(state.get("Pid", 0)))
+                await asyncio.to_thread(self._volumes.verify, mounts, pid)
 
         limit = bootchannel.start_limit(self._start_timeout, spec)
         await attach.boot(self._engine, container, document, limit, before_user_code)
 
     async def _make(self, sandbox_id: str, spec: Spec, image: EngineImage, mounts: Mounts) -> DockerContainer:
+        connection = await self._connections.make(sandbox_id, spec)
         plan = Plan(
             sandbox_id=sandbox_id,
             names=self._names,
             image=image.id,
             resources=spec.resources,
             program=self._program,
-            network=self._network.name,
+            network=connection.network,
+            resolvers=connection.resolvers,
+            address=connection.address,
             runtime=choice.runtime_of(spec, self._settings, self._engine.about),
-            publish=self._network.publish,
+            publish=connection.publish,
             log_bytes=self._settings.log_cap_bytes,
             mounts=mounts.entries,
             labels=mounts.labels,
@@ -269,11 +295,13 @@ class DockerRuntime:
         name = self._names.container(sandbox_id)
         found = await self._engine.show(name)
         if found is None:
+            await self._connections.release(sandbox_id)
             return None
         if handle is not None and grace_seconds > 0 and found["State"]["Running"]:
             await self._ask(name, found["State"], handle, grace_seconds)
         ended = await ends.exit_of(self._engine, name)
         await self._remove(name)
+        await self._connections.release(sandbox_id)
         assert self.snapshots is not None
         await self._volumes.release(found)
         await self.snapshots.forget_image(found)
@@ -329,7 +357,7 @@ class DockerRuntime:
         with explained("list containers"):
             found = await self._engine.docker.containers.list(all=True, filters=filters)
         ids = (self._names.sandbox(container._container) for container in found)
-        return {sandbox_id for sandbox_id in ids if sandbox_id}
+        return {sandbox_id for sandbox_id in ids if sandbox_id} | self._connections.sandboxes()
 
     async def output(self, sandbox_id: str, lines: int) -> str:
         """What the entrypoint wrote, from the engine's log of the container."""
@@ -337,28 +365,6 @@ class DockerRuntime:
 
     async def _ended(self, sandbox_id: str) -> None:
         self._on_exit(sandbox_id, await ends.exit_of(self._engine, self._names.container(sandbox_id)))
-
-
-class DockerPause:
-    """Freezing with the engine's own pause: processes stay in memory and get no CPU time."""
-
-    def __init__(self, engine: Engine, names: Names) -> None:
-        self._engine = engine
-        self._names = names
-
-    async def pause(self, sandbox_id: str, handle: Handle) -> None:
-        """Freeze every process of the container."""
-        with explained("pause the container", Code.SANDBOX_PAUSE_FAILED):
-            await to_its_end(self._engine.container(self._names.container(sandbox_id)).pause())
-
-    async def resume(self, sandbox_id: str, handle: Handle) -> None:
-        """Thaw every process of the container."""
-        await self.thaw(self._names.container(sandbox_id))
-
-    async def thaw(self, name: str) -> None:
-        """Thaw by the container's name."""
-        with explained("resume the container", Code.SANDBOX_RESUME_FAILED):
-            await to_its_end(self._engine.container(name).unpause())
 
 
 def _instance(data: Path) -> str:

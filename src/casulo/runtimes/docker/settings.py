@@ -49,6 +49,9 @@ class DockerSettings(BaseModel):
     subnet: IPv4Network | None = None
     """Addresses of the network that the server makes; None lets the engine choose."""
 
+    cable_network: IPv4Network = IPv4Network("10.211.0.0/16")
+    """Addresses of sandboxes that this server connects by itself: those of an engine on this machine."""
+
     outbound: bool = True
     """Whether sandboxes may reach public addresses, where this server can filter the engine's packets."""
 

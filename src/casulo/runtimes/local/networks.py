@@ -12,21 +12,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from casulo.model.errors import CasuloError, Code, RuntimeFailure
+from casulo.model.errors import Code, RuntimeFailure
 from casulo.model.policy import NetworkPolicy
-from casulo.model.policywire import parse_policy, wire
 from casulo.model.sandbox import EXECD_PORT
 from casulo.network import connections, slots
 from casulo.network import filter as packet_filter
 from casulo.network.egress.egress import Attached, Egress
+from casulo.network.egress.ground import Ground
 from casulo.network.forward import Forward
 from casulo.network.instance import table_of
-from casulo.network.slots import Plan, Slots, interfaces
+from casulo.network.slots import Plan, Slots
 from casulo.runtimes.local.bundle import Bind
 from casulo.runtimes.local.container import Folder
 from casulo.runtimes.local.host import Host
@@ -94,13 +93,13 @@ class RoutedNetwork:
     """Slots behind the packet filter."""
 
     def __init__(self, settings: LocalSettings, host: Host, egress: Egress) -> None:
-        self._egress = egress
+        self._ground = Ground(egress, table_of(host.instance))
         self.spare_wanted = settings.slots
         self._settings = settings
         lock = host.run.parent / "slots.lock"
         self._slots = Slots(Plan(settings.network, host.interface_prefix, host.run / "netns", lock))
         self._filter = packet_filter.Filter(
-            table=table_of(host.instance),
+            table=self._ground.baseline,
             prefix=host.interface_prefix,
             network=settings.network,
             resolvers=packet_filter.host_resolvers(),
@@ -119,17 +118,13 @@ class RoutedNetwork:
         if self._settings.outbound:
             packet_filter.allow_forwarding()
         self._slots.restore({i for f in folders if (i := slot_of(f)) is not None})
-        self._egress.restore(policed)
+        self._ground.restore(policed)
 
     def _policed(self, folder: Folder) -> Attached | None:
-        """The policy of an earlier server's sandbox; everything is denied where it cannot be read."""
         index = slot_of(folder)
-        if index is None or not folder.policy.exists():
+        if index is None:
             return None
-        slot = self._slots.at(index)
-        if slot.interface not in interfaces(slot.interface):
-            return None  # its processes are gone, and its namespace with them
-        return Attached(folder.path.name, slot.interface, str(slot.address), _read(folder.policy))
+        return self._ground.found(folder.path.name, self._slots.at(index), folder.policy)
 
     def prepare(self) -> None:
         """Make one more slot."""
@@ -151,15 +146,7 @@ class RoutedNetwork:
         index = slot_of(folder)
         if index is None:
             raise RuntimeFailure(f"{folder.path} has no network slot", code=Code.NETWORK_POLICY_FAILED)
-        slot = self._slots.at(index)
-        held = self._egress.held(folder.path.name)
-        _write(folder.policy, policy)
-        try:
-            self._egress.put(Attached(folder.path.name, slot.interface, str(slot.address), policy))
-        except BaseException:
-            if held is not None:
-                _write(folder.policy, held.policy)
-            raise
+        self._ground.police(folder.path.name, self._slots.at(index), folder.policy, policy)
 
     async def publish(self, folder: Folder, port: int | None) -> tuple[str, int]:
         """The slot's own address: the host routes to it."""
@@ -185,7 +172,7 @@ class RoutedNetwork:
 
     def detach(self, folder: Folder) -> None:
         """Release the slot."""
-        self._egress.drop(folder.path.name)
+        self._ground.drop(folder.path.name)
         index = slot_of(folder)
         if index is not None:
             self._slots.release(index)
@@ -196,7 +183,7 @@ class RoutedNetwork:
     def close(self, last: bool) -> None:
         """Remove spare slots and, with the last sandbox gone, the filter."""
         self._slots.close()
-        self._egress.close(last)
+        self._ground.close()
         if last:
             self._filter.remove()
 
@@ -252,19 +239,6 @@ class SocketNetwork:
 
     def close(self, last: bool) -> None:
         """Listeners end with the event loop's process."""
-
-
-def _write(path: Path, policy: NetworkPolicy) -> None:
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps(wire(policy)))
-    draft.replace(path)
-
-
-def _read(path: Path) -> NetworkPolicy:
-    try:
-        return parse_policy(json.loads(path.read_text()))
-    except (ValueError, CasuloError, OSError):
-        return NetworkPolicy()
 
 
 def slot_of(folder: Folder) -> int | None:

@@ -23,6 +23,7 @@ from casulo.images.ids import Ids
 from casulo.images.settings import ImagesSettings
 from casulo.model.credentials import Credentials
 from casulo.model.errors import CasuloError, RuntimeFailure
+from casulo.model.policy import NetworkPolicy
 from casulo.model.sandbox import Exit, Handle, Spec
 from casulo.network.egress.egress import Egress
 from casulo.network.egress.settings import EgressSettings
@@ -39,7 +40,6 @@ from casulo.runtimes.local import (
     watch,
 )
 from casulo.runtimes.local.container import Folder
-from casulo.runtimes.local.egress import LocalEgress, local_egress
 from casulo.runtimes.local.networks import Network, RoutedNetwork, SocketNetwork
 from casulo.runtimes.local.parking import LocalParking
 from casulo.runtimes.local.roots import Roots
@@ -49,6 +49,7 @@ from casulo.runtimes.local.snapshotshelf import SnapshotShelf
 from casulo.runtimes.local.starting import Started, Starter
 from casulo.runtimes.local.stirring import Stirrer
 from casulo.runtimes.local.volumes import LocalVolumes
+from casulo.runtimes.policing import HostEgress, host_egress
 
 T = TypeVar("T")
 WORKERS = 64
@@ -83,8 +84,8 @@ class LocalRuntime:
         self.pause: LocalPause | None = None
         self.parking: LocalParking | None = None
         self.snapshots: LocalSnapshots | None = None
-        self._policing = egress or local_egress(EgressSettings(), data)
-        self.egress: LocalEgress | None = None
+        self._policing = egress or host_egress(EgressSettings(), data)
+        self.egress: HostEgress | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -114,7 +115,7 @@ class LocalRuntime:
         await self._run(kept.thaw_forgotten)
         self.pause = LocalPause(self._host)
         if not self._host.rootless:
-            self.egress = LocalEgress(self._policing, self._network, self._folder)
+            self.egress = HostEgress(self._policing, self._police)
         self.parking = LocalParking(self._starter, self._undone_on_error, self._adopted)
         self._refill = asyncio.create_task(self._keep_spares())
 
@@ -253,6 +254,9 @@ class LocalRuntime:
     async def list(self) -> set[str]:
         """Ids with a directory, a control group or an OCI state."""
         return await self._run(self._traces)
+
+    def _police(self, sandbox_id: str, policy: NetworkPolicy) -> None:
+        self._network.police(self._folder(sandbox_id), policy)
 
     def _traces(self) -> set[str]:
         folders = {folder.name for folder in self._host.sandboxes.iterdir()}

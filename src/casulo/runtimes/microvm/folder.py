@@ -4,6 +4,7 @@
 
 <data>/microvms/<name>/disk           what it wrote
                       /slot           number of its network slot
+                      /policy         its network policy
                       /process        the monitor's process
                       /machine.json   what it can be restored with
                       /state          while it is paused: processor, devices and memory
@@ -68,6 +69,11 @@ class Folder:
     def slot(self) -> Path:
         """Number of its network slot, written before it is used."""
         return self.path / "slot"
+
+    @property
+    def policy(self) -> Path:
+        """Its network policy, if it is under one; written before it holds."""
+        return self.path / "policy"
 
     @property
     def state(self) -> Path:

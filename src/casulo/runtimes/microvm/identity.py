@@ -9,13 +9,12 @@ import os
 import time
 from typing import Any
 
-from casulo.network.filter import host_resolvers
 from casulo.network.slots import Slot
 
 _SEED_BYTES = 64
 
 
-def make(sandbox_id: str, token: str, hostname: str, slot: Slot) -> dict[str, Any]:
+def make(sandbox_id: str, token: str, hostname: str, slot: Slot, resolvers: list[str]) -> dict[str, Any]:
     """The order's member; its clock is right at this moment, so send it at once."""
     return {
         "sandbox_id": sandbox_id,
@@ -26,7 +25,7 @@ def make(sandbox_id: str, token: str, hostname: str, slot: Slot) -> dict[str, An
         "address": str(slot.address),
         "gateway": str(slot.gateway),
         "mac": hardware_address(slot),
-        "resolvers": [str(address) for address in host_resolvers()],
+        "resolvers": resolvers,
         "unix_nanos": time.time_ns(),
     }
 

@@ -17,6 +17,7 @@ from casulo.runtimes.local import watch
 from casulo.runtimes.microvm import clock, identity
 from casulo.runtimes.microvm.folder import Folder
 from casulo.runtimes.microvm.machines import Machines
+from casulo.runtimes.microvm.networking import Networking
 
 _RENEW_SECONDS = 30.0
 
@@ -24,8 +25,9 @@ _RENEW_SECONDS = 30.0
 class MicrovmPause:
     """The ability to pause machines."""
 
-    def __init__(self, machines: Machines, watching: watch.Watch) -> None:
+    def __init__(self, machines: Machines, watching: watch.Watch, network: Networking) -> None:
         self._machines = machines
+        self._network = network
         self._watch = watching
 
     async def pause(self, sandbox_id: str, handle: Handle) -> None:
@@ -44,6 +46,7 @@ class MicrovmPause:
         self._watch.drop(sandbox_id)
         partial.rename(folder.state)
         await self._machines.kill(sandbox_id)
+        await asyncio.to_thread(self._network.silent, sandbox_id)
         await asyncio.to_thread(_settle, folder)
 
     async def resume(self, sandbox_id: str, handle: Handle) -> None:
@@ -52,9 +55,11 @@ class MicrovmPause:
         state = os.open(folder.state, os.O_RDONLY | os.O_CLOEXEC)
         try:
             await self._machines.restart(folder, state)
+            await asyncio.to_thread(self._network.again, folder)
             await self._wake(folder, handle)
         except BaseException:
             await asyncio.shield(self._machines.kill(sandbox_id))
+            await asyncio.shield(asyncio.to_thread(self._network.silent, sandbox_id))
             raise
         finally:
             os.close(state)
@@ -66,7 +71,8 @@ class MicrovmPause:
     async def _wake(self, folder: Folder, handle: Handle) -> None:
         link = (await self._machines.lines(folder.name)).link
         hostname = f"casulo-{folder.name[:8]}"
-        who = identity.make(folder.name, handle.token, hostname, self._machines.slot(folder))
+        resolvers = self._network.resolvers(folder)
+        who = identity.make(folder.name, handle.token, hostname, self._machines.slot(folder), resolvers)
         asking = asyncio.ensure_future(link.ask("renew", _RENEW_SECONDS, identity=who))
         await self._machines.vmm.go(folder.sockets)
         await asking

@@ -25,18 +25,18 @@ from casulo.model.draft import ISOLATED_SESSIONS_FEATURE, SNAPSHOT_MEMORY_FEATUR
 from casulo.model.errors import Code, InvalidRequest, RuntimeFailure
 from casulo.model.policy import EGRESS_FEATURE
 from casulo.model.sandbox import EXECD_PORT, Exit, Handle, Isolation, Resources, Spec
-from casulo.network import filter as packet_filter
+from casulo.network.egress.egress import Egress as Policing
+from casulo.network.egress.settings import EgressSettings
 from casulo.network.instance import instance_of
-from casulo.network.slots import Plan as SlotPlan
-from casulo.network.taps import Taps
 from casulo.runtimes import bootchannel, endings
-from casulo.runtimes.base import Capabilities, Egress, ExitListener, Reality
+from casulo.runtimes.base import Capabilities, ExitListener, Reality
 from casulo.runtimes.local import cgroups, roots, watch
 from casulo.runtimes.local.roots import Root, Roots
 from casulo.runtimes.local.snapshotshelf import SnapshotShelf
 from casulo.runtimes.microvm import clock, disks, ending, host, identity
 from casulo.runtimes.microvm.folder import Folder, Folders, Parts
 from casulo.runtimes.microvm.machines import Machines, is_alive
+from casulo.runtimes.microvm.networking import Networking
 from casulo.runtimes.microvm.pauses import MicrovmPause
 from casulo.runtimes.microvm.qemu import Qemu
 from casulo.runtimes.microvm.settings import MicrovmSettings
@@ -45,7 +45,9 @@ from casulo.runtimes.microvm.spares import PREFIX, Spares
 from casulo.runtimes.microvm.store import Store
 from casulo.runtimes.microvm.templates import BUILDING, Recipe, Templates
 from casulo.runtimes.microvm.vmm import Hardware
+from casulo.runtimes.policing import HostEgress, host_egress
 
+_FEATURES = ("pause", "snapshot", SNAPSHOT_MEMORY_FEATURE, EGRESS_FEATURE)
 _MIB = 1 << 20
 _MOST_VCPUS = 16
 _LEAST_MEMORY = 128 * _MIB
@@ -69,6 +71,7 @@ class MicrovmRuntime:
         data: Path,
         start_timeout_seconds: float = 30,
         images: ImagesSettings | None = None,
+        egress: Policing | None = None,
     ) -> None:
         self._settings = settings
         self._data = data
@@ -81,7 +84,8 @@ class MicrovmRuntime:
         self._wanted: dict[str, tuple[Root, Recipe]] = {}
         self.pause: MicrovmPause | None = None
         self.snapshots: MicrovmSnapshots | None = None
-        self.egress: Egress | None = None
+        self._policing = egress or host_egress(EgressSettings(), data)
+        self.egress: HostEgress | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -90,7 +94,6 @@ class MicrovmRuntime:
         missing = {
             "gpu": "this runtime hands no GPU devices to sandboxes",
             ISOLATED_SESSIONS_FEATURE: "a virtual machine holds one sandbox and no sessions apart from it",
-            EGRESS_FEATURE: "the proxy for network policies stands before containers only",
         }
         if self._accelerator == "tcg":
             missing["microvm.kvm"] = (
@@ -98,9 +101,7 @@ class MicrovmRuntime:
             )
         return Capabilities(
             isolations=frozenset({Isolation.AUTO, Isolation.MICROVM}),
-            features=frozenset(
-                {"pause", "snapshot", SNAPSHOT_MEMORY_FEATURE, f"microvm.{self._accelerator}", *limits}
-            ),
+            features=frozenset({*_FEATURES, f"microvm.{self._accelerator}", *limits}),
             missing=missing,
         )
 
@@ -113,7 +114,8 @@ class MicrovmRuntime:
             if name.startswith((PREFIX, BUILDING)):
                 await self._machines.remove(name)
         await asyncio.to_thread(self._templates.sweep)
-        self.pause = MicrovmPause(self._machines, self._watch)
+        self.pause = MicrovmPause(self._machines, self._watch, self._network)
+        self.egress = HostEgress(self._policing, self._network.police)
         self.snapshots = MicrovmSnapshots(self._data / "microvm-snapshots", self._machines)
         self.snapshots.prepare()
 
@@ -130,27 +132,12 @@ class MicrovmRuntime:
         self._layout = cgroups.detect()
         self._folders = Folders(self._data / "microvms", run / "vm")
         self._folders.prepare()
-        self._open_network(run)
+        self._network = Networking(self._instance, self._settings, run, self._policing)
+        self._network.open(self._folders)
         vmm = Qemu(self._accelerator, run / "nowhere", host.qemu_version())
-        self._machines = Machines(self._folders, vmm, self._taps, self._settings.log_cap_bytes)
+        self._machines = Machines(self._folders, vmm, self._network.taps, self._settings.log_cap_bytes)
         self._templates = Templates(self._store, self._machines, self._settings.template_timeout_seconds)
         self._spares = Spares(self._templates, self._machines, self._settings.spare)
-
-    def _open_network(self, run: Path) -> None:
-        settings, prefix = self._settings, host.interface_prefix(self._instance)
-        self._filter = packet_filter.Filter(
-            table=f"casulo_{self._instance}m",
-            prefix=prefix,
-            network=settings.network,
-            resolvers=packet_filter.host_resolvers(),
-            outbound=settings.outbound,
-        )
-        self._filter.apply()
-        if settings.outbound:
-            packet_filter.allow_forwarding()
-        self._taps = Taps(SlotPlan(settings.network, prefix, run / "taps", run.parent / "slots.lock"))
-        indexes = (self._folders.of(name).index() for name in self._folders.names())
-        self._taps.restore({index for index in indexes if index is not None})
 
     async def close(self) -> None:
         """Give back spare machines; sandboxes keep running."""
@@ -164,9 +151,9 @@ class MicrovmRuntime:
         await asyncio.to_thread(self._give_back)
 
     def _give_back(self) -> None:
-        self._taps.close()
-        if not self._traces():
-            self._filter.remove()
+        last = not self._traces()
+        self._network.close(last)
+        if last:
             cgroups.remove_empty(self._cgroup_parent)
             self._folders.release()
 
@@ -240,7 +227,9 @@ class MicrovmRuntime:
         await asyncio.to_thread(self._confine, sandbox_id, _resources(spec, template.recipe.parts.hardware))
         slot, token = self._machines.slot(folder), secrets.token_urlsafe(24)
         link = (await self._machines.lines(sandbox_id)).link
-        who = identity.make(sandbox_id, token, roots_hostname(sandbox_id), slot)
+        await self._police(sandbox_id, spec)
+        resolvers = self._network.resolvers(folder)
+        who = identity.make(sandbox_id, token, roots_hostname(sandbox_id), slot, resolvers)
         asking = asyncio.ensure_future(
             link.ask("renew", self._start_timeout, identity=who, env=dict(spec.env))
         )
@@ -254,12 +243,14 @@ class MicrovmRuntime:
         slot = self._machines.slot(folder)
         token = secrets.token_urlsafe(24)
         document = self._document(folder.name, spec, root, token)
+        await self._police(folder.name, spec)
+        resolvers = self._network.resolvers(folder)
         link = (await self._machines.lines(folder.name)).link
         order = {
             "do": "boot",
             "limits": {"pids": spec.resources.pids, "shm_bytes": spec.resources.shm_bytes},
             "document": document.body(),
-            "identity": identity.make(folder.name, token, roots_hostname(folder.name), slot),
+            "identity": identity.make(folder.name, token, roots_hostname(folder.name), slot, resolvers),
         }
         link.send(order)
         await self._machines.vmm.go(folder.sockets)
@@ -267,6 +258,11 @@ class MicrovmRuntime:
         bootchannel.understand(event)
         self._machines.besides(clock.keep_right(link))
         return Handle(str(slot.address), EXECD_PORT, token)
+
+    async def _police(self, name: str, spec: Spec) -> None:
+        """Before it goes on: a machine under a policy is so from its first packet."""
+        if spec.network_policy is not None:
+            await asyncio.to_thread(self._network.police, name, spec.network_policy)
 
     def _confine(self, name: str, resources: Resources) -> None:
         """The host's own limits on the monitor, whatever the guest makes of its memory and time."""
@@ -319,6 +315,7 @@ class MicrovmRuntime:
             await asyncio.to_thread(ending.ask, handle, process, grace_seconds)
         await self._machines.kill(sandbox_id)
         exit_ = _exit_of(folder)
+        await asyncio.to_thread(self._network.silent, sandbox_id)
         await self._machines.remove(sandbox_id)
         await asyncio.to_thread(self._group(sandbox_id).remove)
         await self._roots.release(sandbox_id)

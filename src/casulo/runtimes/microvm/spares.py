@@ -80,7 +80,7 @@ class Spares:
     async def _rehearse(self, folder: Folder) -> None:
         """Emulated code is translated when it runs first; have that behind before somebody waits."""
         link = (await self._machines.lines(folder.name)).link
-        who = identity.make(folder.name, "", "casulo", self._machines.slot(folder))
+        who = identity.make(folder.name, "", "casulo", self._machines.slot(folder), [])
         asking = asyncio.ensure_future(link.ask("rehearse", _REHEARSE_SECONDS, identity=who))
         await self._machines.vmm.go(folder.sockets)
         await asking

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the Casulo authors
-"""Network policies of the local runtime's sandboxes: the ability that it offers to `control`."""
+"""Network policies enforced by this host: the ability that runtimes offer to `control`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from casulo.images import daemon
+from casulo.model.errors import NotFound
 from casulo.model.policy import NetworkPolicy
 from casulo.network.egress.egress import Egress
 from casulo.network.egress.log import log_lines
 from casulo.network.egress.place import Place
 from casulo.network.egress.settings import EgressSettings
-from casulo.network.instance import instance_of, table_of
-from casulo.runtimes.local.container import Folder
-from casulo.runtimes.local.networks import Network
+from casulo.network.instance import instance_of
 
 
-def local_egress(settings: EgressSettings, data: Path) -> Egress:
+def host_egress(settings: EgressSettings, data: Path) -> Egress:
     """Egress for the server with this data directory."""
     instance = instance_of(data)
     place = Place(
@@ -28,26 +27,27 @@ def local_egress(settings: EgressSettings, data: Path) -> Egress:
         run=Path("/run/casulo") / instance / "egress",
         data=data / "egress",
         binary=daemon.egress_binary(daemon.host_architecture()),
-        baseline=table_of(instance),
     )
     return Egress(settings, place)
 
 
-class LocalEgress:
+class HostEgress:
     """Passes on to the egress process, in worker threads."""
 
-    def __init__(self, egress: Egress, network: Network, folder: Callable[[str], Folder]) -> None:
+    def __init__(self, egress: Egress, police: Callable[[str, NetworkPolicy], None]) -> None:
         self._egress = egress
-        self._network = network
-        self._folder = folder
+        self._police = police
 
     async def apply(self, sandbox_id: str, policy: NetworkPolicy) -> None:
         """Put a live sandbox under another policy."""
-        await asyncio.to_thread(self._network.police, self._folder(sandbox_id), policy)
+        await asyncio.to_thread(self._police, sandbox_id, policy)
 
     async def state(self, sandbox_id: str) -> dict[str, Any]:
-        """Counts and the last failure."""
-        return await asyncio.to_thread(self._egress.state, sandbox_id)
+        """Counts and the last failure; nothing of a sandbox that has no interface at this time."""
+        try:
+            return await asyncio.to_thread(self._egress.state, sandbox_id)
+        except NotFound:
+            return {}
 
     async def seen(self, sandbox_id: str) -> list[dict[str, Any]]:
         """The destinations that it was allowed to reach."""
