@@ -12,7 +12,8 @@ import pytest
 
 from casulo.client.connection import Connection
 from casulo.client.lifecycle import AsyncClient
-from support.internet.boxes import make_server
+from support.engine import Engine
+from support.internet.boxes import isolations, make_docker_server, make_server
 from support.internet.world import World
 from support.machine import cannot_run, why_no_local_runtime
 from support.server import Server
@@ -38,6 +39,26 @@ def egress_server(world: World, tmp_path_factory: pytest.TempPathFactory) -> Ite
     yield server
     server.delete_all()
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def docker_egress_server(
+    world: World, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """The same with sandboxes of a Docker engine."""
+    server = make_docker_server(tmp_path_factory.mktemp("server-egress-docker"), world, engine)
+    server.start()
+    yield server
+    server.delete_all()
+    server.stop()
+
+
+@pytest.fixture(scope="module", params=isolations())
+def ground(request: pytest.FixtureRequest) -> tuple[Server, str]:
+    """A server, and the isolation that its sandboxes shall have: each in turn."""
+    where = str(request.param)
+    name = "docker_egress_server" if where == "docker" else "egress_server"
+    return request.getfixturevalue(name), where
 
 
 @pytest.fixture

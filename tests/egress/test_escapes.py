@@ -17,7 +17,7 @@ from casulo.client.sandbox import AsyncSandbox
 from support.internet import attempts as table
 from support.internet import probe
 from support.internet.attempts import Attempt, Places
-from support.internet.boxes import Boxed, create, isolations, process_of, results
+from support.internet.boxes import Boxed, create, process_of, results
 from support.internet.world import World
 from support.server import Server
 
@@ -79,16 +79,18 @@ async def _run(server: Server, policy: dict[str, Any], isolation: str, world: Wo
     return Tried(boxed, made, results(done.stdout), world.heard()[before:])
 
 
-@pytest.fixture(scope="module", params=isolations())
-def tried(request: pytest.FixtureRequest, egress_server: Server, world: World) -> Tried:
+@pytest.fixture(scope="module")
+def tried(ground: tuple[Server, str], world: World) -> Tried:
     """The attempts under a policy that denies by default."""
-    return asyncio.run(_run(egress_server, table.POLICY, request.param, world, True))
+    server, isolation = ground
+    return asyncio.run(_run(server, table.POLICY, isolation, world, True))
 
 
-@pytest.fixture(scope="module", params=isolations())
-def tried_open(request: pytest.FixtureRequest, egress_server: Server, world: World) -> Tried:
+@pytest.fixture(scope="module")
+def tried_open(ground: tuple[Server, str], world: World) -> Tried:
     """The attempts under a policy that allows by default."""
-    return asyncio.run(_run(egress_server, table.ALLOWING, request.param, world, False))
+    server, isolation = ground
+    return asyncio.run(_run(server, table.ALLOWING, isolation, world, False))
 
 
 @pytest.mark.parametrize("name", STRICT)

@@ -19,7 +19,7 @@ from casulo.client.connection import Connection
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.sandbox import AsyncSandbox
 from support.internet import mirrors, probe
-from support.internet.boxes import Boxed, create, isolations
+from support.internet.boxes import Boxed, create
 from support.internet.world import World
 from support.machine import cannot_run
 from support.server import Server
@@ -211,12 +211,13 @@ def _go(folder: Path) -> bytes | None:
     return (folder / "goget").read_bytes()
 
 
-@pytest.fixture(scope="module", params=isolations())
-def box(request: pytest.FixtureRequest, egress_server: Server, world: World, tmp_path_factory) -> Boxed:
+@pytest.fixture(scope="module")
+def box(ground: tuple[Server, str], world: World, tmp_path_factory: pytest.TempPathFactory) -> Boxed:
     """A sandbox with what the uses need in it."""
     if not (world.files / "hello.txt").exists():
         mirrors.make(world.files)
-    boxed = create(egress_server, policy(world), request.param)
+    server, isolation = ground
+    boxed = create(server, policy(world), isolation)
     asyncio.run(_fill(boxed, world, _go(tmp_path_factory.mktemp("go"))))
     return boxed
 

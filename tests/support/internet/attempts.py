@@ -84,7 +84,7 @@ def direct(w: World, p: Places) -> list[Attempt]:
         "b061-host-other-address": (w.at(1), p.server_port, f'{w.at(1)}","port":{p.server_port}'),
         "neighbour-daemon": (p.neighbour, 44772, f'{p.neighbour}","port":44772'),
         "private-10": ("10.255.0.1", 80, "10.255.0.1"),
-        "private-172-docker-api": ("172.17.0.1", 2375, '172.17.0.1","port":2375'),
+        "private-172-engine-api": ("172.17.0.1", 2375, '172.17.0.1","port":2375'),
         "private-192": ("192.168.1.1", 443, "192.168.1.1"),
         "public-address": ("9.9.9.9", 443, '9.9.9.9","port":443'),
         "b063-dot": (w.at(54), 853, f'{w.at(54)}","port":853'),

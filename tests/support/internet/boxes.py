@@ -4,20 +4,25 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
 import re
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.sandbox import AsyncSandbox
+from casulo.images import host
+from support.engine import FOREVER, Engine
 from support.internet.world import World
 from support.machine import cannot_run
 from support.server import Server
 
+LIKE_HOST = "casulo-test/like-host:1"
 _serial = itertools.count()
 
 
@@ -28,9 +33,35 @@ def make_server(folder: Path, world: World, extra: str = "") -> Server:
     return Server(folder, "local", f'{world.settings}{extra}[local]\nnetwork = "{network}"\nslots = 2\n')
 
 
+def make_docker_server(folder: Path, world: World, engine: Engine) -> Server:
+    """The same with sandboxes of an engine, whose image is nothing: they see this machine's programs."""
+    image = host.prepare(folder / "host", None, ())
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.add(image.root, ".")
+    changes = [f"ENV {name}={value}" for name, value in image.environment.items()]
+    engine.build(LIKE_HOST, archive.getvalue(), *changes, FOREVER)
+    block = (os.getpid() * 5 + next(_serial)) % 64
+    cables = f'cable_network = "10.207.{block * 4}.0/22"\n'
+    paths = f"[storage]\nallowed_host_paths = {json.dumps(image.binds)}\n"
+    return Server(folder, "docker", world.settings + paths + engine.settings + cables, LIKE_HOST)
+
+
 def isolations() -> list[str]:
-    """How far sandboxes may be kept apart; each attempt is made in each way."""
-    return ["container", "gvisor"]
+    """How far sandboxes may be kept apart, and by whom; each attempt is made in each way."""
+    return ["container", "gvisor", "docker"]
+
+
+def _at_home(server: Server, isolation: str) -> dict[str, Any]:
+    """What a request says to have this machine's programs inside."""
+    if server.runtime != "docker":
+        return {"image": {"uri": "host"}, "extensions": {"casulo.isolation": isolation}}
+    folders = enumerate(host.prepare(server.data_dir / "host", None, ()).binds)
+    volumes = [
+        {"name": f"v{number}", "host": {"path": path}, "mountPath": path, "readOnly": True}
+        for number, path in folders
+    ]
+    return {"image": {"uri": LIKE_HOST}, "volumes": volumes}
 
 
 @dataclass
@@ -76,9 +107,8 @@ class Boxed:
 def create(server: Server, policy: Any = None, isolation: str = "container", **more: Any) -> Boxed:
     """A sandbox under a policy."""
     body: dict[str, Any] = {
-        "image": {"uri": "host"},
         "resourceLimits": {"memory": "1Gi", "pids": "1024", "cpu": "2"},
-        "extensions": {"casulo.isolation": isolation},
+        **_at_home(server, isolation),
         **more,
     }
     if policy is not None:

@@ -6,6 +6,7 @@ package filter
 import (
 	"errors"
 	"fmt"
+	"log"
 	"net/netip"
 	"strings"
 	"time"
@@ -107,11 +108,9 @@ func (f *Filter) adoptBaselines() error {
 			continue
 		}
 		closed, err := f.conn.GetSetElements(baselineSet(table.Name))
-		if errors.Is(err, unix.ENOENT) {
-			continue // the table is no baseline
-		}
-		if err != nil {
-			return fmt.Errorf("set policed of %s: %w", table.Name, err)
+		if err != nil { // it is no baseline, or another server's and just going
+			log.Printf("event=baseline_not_read table=%s error=%q", table.Name, err)
+			continue // what it closes stays closed; only its elements are not tidied up later
 		}
 		for _, each := range closed {
 			if box := f.boxes[nameOf(each.Key)]; box != nil {
