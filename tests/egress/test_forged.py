@@ -10,17 +10,22 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from support.internet import packets
-from support.internet.boxes import create, process_of
+from support.internet.boxes import create, network_of
 from support.internet.world import World
 from support.server import Server
 
 
-def test_a_sandbox_with_all_rights_over_its_network_gets_nowhere(egress_server: Server, world: World) -> None:
-    box = create(egress_server, {"egress": [{"action": "allow", "target": "good.test"}]})
-    neighbour = create(egress_server)
-    run = Path(process_of(egress_server)["socket"]).parents[1]
-    slot = (egress_server.data_dir / "sandboxes" / box.id / "slot").read_text()
+@pytest.mark.parametrize("ground", ["container", "docker"], indirect=True)
+def test_a_sandbox_with_all_rights_over_its_network_gets_nowhere(
+    ground: tuple[Server, str], world: World, request: pytest.FixtureRequest
+) -> None:
+    server, isolation = ground
+    box = create(server, {"egress": [{"action": "allow", "target": "good.test"}]})
+    neighbour = create(server)
+    engine = request.getfixturevalue("engine") if isolation == "docker" else None
     interface = next(
         item["ifname"]
         for item in json.loads(subprocess.check_output(["ip", "-j", "addr"]))
@@ -28,7 +33,7 @@ def test_a_sandbox_with_all_rights_over_its_network_gets_nowhere(egress_server: 
     )
     hardware = Path(f"/sys/class/net/{interface}/address").read_text()
     before = len(world.heard())
-    command = ["nsenter", f"--net={run}/netns/{int(slot):x}", sys.executable, packets.__file__]
+    command = ["nsenter", f"--net={network_of(box, engine)}", sys.executable, packets.__file__]
     arguments = [box.address, box.gateway, world.at(81), neighbour.address]
     subprocess.run([*command, *arguments], input=hardware, text=True, check=True, timeout=20)
     time.sleep(1)
@@ -37,6 +42,6 @@ def test_a_sandbox_with_all_rights_over_its_network_gets_nowhere(egress_server: 
     for protocol in ("icmp", "ip/47", "ip/132", "udp"):
         assert box.logged(f'{world.at(81)}.*"protocol":"{protocol}"'), box.log()
     # The claim to have the neighbour's address has moved nothing.
-    assert egress_server.request("GET", f"/v1/sandboxes/{neighbour.id}/proxy/44772/ping").status_code < 500
+    assert server.request("GET", f"/v1/sandboxes/{neighbour.id}/proxy/44772/ping").status_code < 500
     box.delete()
     neighbour.delete()

@@ -7,14 +7,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from casulo.client.connection import Connection
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.sandbox import AsyncSandbox
-from support.internet.boxes import Boxed, create, make_server
+from support.internet.boxes import create, make_docker_server, make_server, reach
 from support.internet.world import World
 from support.server import Server
 
@@ -22,17 +24,20 @@ RULES = [{"action": "allow", "target": "good.test"}, {"action": "allow", "target
 POLICY = {"defaultAction": "deny", "egress": RULES}
 
 
-async def reach(box: Boxed, *names: str) -> list[bool]:
-    """Which of these names a plain request reaches from inside."""
-    async with AsyncClient(Connection(box.server.url, box.server.api_key)) as client:
-        inside = await AsyncSandbox.connect(box.id, client=client)
-        tries = [await inside.commands.run(f"curl -sSf -m 5 http://{name}/", timeout=20) for name in names]
-    return [done.ok for done in tries]
+@pytest.fixture(scope="module")
+def server(ground: tuple[Server, str]) -> Server:
+    """One of those that the tests share."""
+    return ground[0]
 
 
-async def test_the_official_sequence(egress_server: Server) -> None:
+EVERYWHERE = pytest.mark.parametrize("ground", ["container", "docker"], indirect=True)
+"""For what each way to connect a sandbox has to do by itself."""
+
+
+@EVERYWHERE
+async def test_the_official_sequence(server: Server) -> None:
     """Section 5.4 of the protocol: deny by default with one name, flipped by a patch, taken back."""
-    box = create(egress_server, {"egress": [{"action": "allow", "target": "pypi.org"}]})
+    box = create(server, {"egress": [{"action": "allow", "target": "pypi.org"}]})
     assert await reach(box, "pypi.org", "www.github.com") == [True, False]
     patch = [{"action": "allow", "target": "www.github.com"}, {"action": "deny", "target": "pypi.org"}]
     assert box.policy("PATCH", patch)["policy"]["egress"] == patch
@@ -45,8 +50,15 @@ async def test_the_official_sequence(egress_server: Server) -> None:
     box.delete()
 
 
-async def test_b053_pause_snapshot_and_restart_keep_the_policy(world: World, tmp_path) -> None:
-    server = make_server(tmp_path / "server", world).start()
+@pytest.mark.parametrize("place", ["local", "docker"])
+async def test_b053_pause_snapshot_and_restart_keep_the_policy(
+    world: World, tmp_path: Path, request: pytest.FixtureRequest, place: str
+) -> None:
+    if place == "docker":
+        server = make_docker_server(tmp_path / "server", world, request.getfixturevalue("engine"))
+    else:
+        server = make_server(tmp_path / "server", world)
+    server.start()
     try:
         box = create(server, POLICY)
         box.policy("PATCH", [{"action": "allow", "target": "other.test"}])
@@ -81,11 +93,12 @@ def _settled(server: Server, snapshot: str) -> str:
         time.sleep(0.05)
 
 
-async def test_from_the_first_packet(egress_server: Server) -> None:
+@EVERYWHERE
+async def test_from_the_first_packet(server: Server) -> None:
     """The entrypoint tries at once, before anybody could have changed anything."""
     script = "curl -s -m 3 http://good.test/ >/tmp/good; curl -s -m 3 http://evil.test/ >/tmp/evil; sleep 600"
-    box = create(egress_server, POLICY, entrypoint=["sh", "-c", script])
-    async with AsyncClient(Connection(egress_server.url, egress_server.api_key)) as client:
+    box = create(server, POLICY, entrypoint=["sh", "-c", script])
+    async with AsyncClient(Connection(server.url, server.api_key)) as client:
         inside = await AsyncSandbox.connect(box.id, client=client)
         told = await inside.commands.run("sleep 2; cat /tmp/good; echo; wc -c < /tmp/evil", timeout=20)
     assert '"good.test"' in told.stdout and told.stdout.strip().endswith("0")
@@ -172,11 +185,12 @@ def test_too_many_rules(egress_server: Server) -> None:
     box.delete()
 
 
-def test_the_api_at_port_18080(egress_server: Server) -> None:
-    box = create(egress_server, POLICY)
+@EVERYWHERE
+def test_the_api_at_port_18080(server: Server) -> None:
+    box = create(server, POLICY)
     for proxied in ("false", "true"):
         path = f"/v1/sandboxes/{box.id}/endpoints/18080?use_server_proxy={proxied}"
-        told = egress_server.request("GET", path).json()
+        told = server.request("GET", path).json()
         assert told["endpoint"].endswith("/18080")
         with httpx.Client(base_url=f"http://{told['endpoint']}", trust_env=False) as plain:
             assert plain.get("/healthz").text == "ok"
