@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the Casulo authors
-"""Virtual machines under policies: from the first packet, over pause to disk, snapshot and a killed server."""
+"""Virtual machines under policies: from the first packet, over pause, snapshot and a killed server."""
 
 from __future__ import annotations
 
