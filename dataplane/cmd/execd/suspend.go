@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,9 +23,6 @@ import (
 
 // bootFD is where the starter talks to us, also the one that continues us from a checkpoint.
 const bootFD = 0
-
-// suspendLimit is how long everything stands still for a checkpoint that never comes.
-const suspendLimit = 2 * time.Minute
 
 // tellLimit is how long the starter may take to hang up.
 const tellLimit = 5 * time.Second
@@ -59,14 +57,27 @@ func (d *daemon) suspend(last net.Conn) {
 	if err := errors.Join(d.record(nil, nil), tell(last), d.closeListeners()); err != nil {
 		log.Printf("event=not_all_closed error=%q", err)
 	}
-	channel, document, err := boot.Await(bootFD, suspendLimit)
-	if err != nil {
-		log.Printf("event=not_continued error=%q", err)
-		channel, document = &boot.Channel{}, d.document
+	channel, document, err := d.await()
+	if err == nil {
+		err = d.resume(channel, document)
 	}
-	if err := d.resume(channel, document); err != nil {
+	if err != nil {
 		fail(channel, err)
 	}
+}
+
+// await goes on as the sandbox that it was when the server says, by a signal, that there is no checkpoint.
+// Nobody inside can send it, since everything else stands still.
+func (d *daemon) await() (*boot.Channel, *boot.Document, error) {
+	calledOff := make(chan os.Signal, 1)
+	signal.Notify(calledOff, unix.SIGCONT)
+	defer signal.Stop(calledOff)
+	channel, document, err := boot.Await(bootFD, calledOff)
+	if errors.Is(err, boot.ErrCalledOff) {
+		log.Print("event=checkpoint_called_off")
+		return &boot.Channel{}, d.document, nil
+	}
+	return channel, document, err
 }
 
 // tell answers, and waits until the starter has read it and hung up.
@@ -96,6 +107,9 @@ func (d *daemon) resume(channel *boot.Channel, document *boot.Document) error {
 	d.peers.begin()
 	d.serve(listeners)
 	d.services.probes = interpreter.AnswerProbes()
+	if err := boot.RecordGoingOn(d.events); err != nil {
+		return err
+	}
 	d.wake()
 	return channel.Ready(version.Version, listen)
 }

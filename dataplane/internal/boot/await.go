@@ -18,16 +18,32 @@ import (
 // checkpoint is taken, and afterwards another socket is behind the same descriptor.
 const awaitStep = 2 * time.Millisecond
 
-// Await waits for a later starter on the descriptor of Receive.
-func Await(fd int, limit time.Duration) (*Channel, *Document, error) {
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(awaitStep) {
+// ErrCalledOff says that there will be no checkpoint, and ErrHungUp that a later starter went away before
+// it said what to continue as: the checkpoint that it came from is the truth then, and not this process.
+var (
+	ErrCalledOff = errors.New("the checkpoint was called off")
+	ErrHungUp    = errors.New("the starter hung up")
+)
+
+// Await waits for a later starter on the descriptor of Receive, whose own starter may be gone by now.
+func Await(fd int, calledOff <-chan os.Signal) (*Channel, *Document, error) {
+	for open := false; ; time.Sleep(awaitStep) {
 		var waiting [1]byte
 		n, _, err := unix.Recvfrom(fd, waiting[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		if n > 0 && err == nil {
+		switch {
+		case n > 0 && err == nil:
 			return receive(fd, unix.MSG_DONTWAIT)
+		case err == unix.EAGAIN:
+			open = true
+		case open:
+			return nil, nil, ErrHungUp
+		}
+		select {
+		case <-calledOff:
+			return nil, nil, ErrCalledOff
+		default:
 		}
 	}
-	return nil, nil, errors.New("nobody continued the sandbox")
 }
 
 // ForeignSockets counts the TCP sockets of the sandbox that are none of those that listen at the addresses,

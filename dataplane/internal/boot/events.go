@@ -24,6 +24,19 @@ func RecordExit(events *os.File, event ExitEvent) error {
 		return nil
 	}
 	event.Event, event.At = "exit", time.Now().UnixMilli()
+	return appendLine(events, event)
+}
+
+// RecordGoingOn appends that the processes of a checkpoint are about to go on: from then on they, and not
+// the checkpoint, are the truth about the sandbox.
+func RecordGoingOn(events *os.File) error {
+	if events == nil {
+		return nil
+	}
+	return appendLine(events, map[string]any{"event": "continued", "at": time.Now().UnixMilli()})
+}
+
+func appendLine(events *os.File, event any) error {
 	line, err := json.Marshal(event)
 	if err != nil {
 		return err

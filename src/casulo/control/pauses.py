@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from casulo.control.context import Context
 from casulo.control.events import Kind
 from casulo.control.transitions import Reason, settled
-from casulo.model.errors import CasuloError, Code, RuntimeFailure, Unsupported
+from casulo.model.errors import CasuloError, Code, Conflict, RuntimeFailure, Unavailable, Unsupported
 from casulo.model.sandbox import Handle, Sandbox
 from casulo.model.states import State, require
 from casulo.runtimes.base import Pause, Runtime
@@ -129,9 +129,13 @@ def _handle_of(sandbox: Sandbox) -> Handle:
     return sandbox.handle
 
 
-def _failure(sandbox_id: str, step: _Step, error: Exception) -> RuntimeFailure:
-    message = error.message if isinstance(error, CasuloError) else str(error) or type(error).__name__
+def _failure(sandbox_id: str, step: _Step, error: Exception) -> CasuloError:
+    """Whose fault it is stays what it was: a sandbox that forbids it, a host that cannot now, or we."""
+    told = error.message if isinstance(error, CasuloError) else str(error) or type(error).__name__
+    message = f"sandbox {sandbox_id} could not be {step.name}: {told}"
+    if isinstance(error, Conflict):
+        return Conflict(message, code=error.code, hint=error.hint)
+    if isinstance(error, Unavailable):
+        return Unavailable(message, code=error.code, hint=error.hint, retry_after=error.retry_after)
     hint = error.hint if isinstance(error, CasuloError) else ""
-    return RuntimeFailure(
-        f"sandbox {sandbox_id} could not be {step.name}: {message}", code=step.failure, hint=hint
-    )
+    return RuntimeFailure(message, code=step.failure, hint=hint)

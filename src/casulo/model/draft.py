@@ -39,7 +39,10 @@ HOST_IMAGE = "host"
 AUTO_RESUME = "casulo.auto_resume"
 SNAPSHOT_MEMORY = "casulo.snapshot.memory"
 SNAPSHOT_MEMORY_FEATURE = "snapshot.memory"
-_OWN_EXTENSIONS = (ISOLATION, RUNTIME, DOCKER_RUNTIME, SNAPSHOT_MEMORY, AUTO_RESUME)
+PAUSE = "casulo.pause"
+PAUSE_TO_DISK_FEATURE = "pause.disk"
+_PAUSES = ("memory", "disk")
+_OWN_EXTENSIONS = (ISOLATION, RUNTIME, DOCKER_RUNTIME, SNAPSHOT_MEMORY, AUTO_RESUME, PAUSE)
 _RESOURCES = ("cpu", "memory", "pids", "shm", "disk", "gpu")
 ISOLATED_SESSIONS_FEATURE = "isolated_sessions"
 DOCKER_RUNTIME_FEATURE = "docker_runtime"
@@ -110,6 +113,7 @@ def complete(
     _check_extensions(draft.extensions)
     _check_sessions(draft.extensions, features, missing or {})
     _check_memory(draft, features, missing or {})
+    _check_pause(draft, features, missing or {})
     _check_docker_runtime(draft.extensions, features, missing or {})
     _check_timeout(draft.timeout_seconds, defaults.max_timeout_seconds)
     _check_declared(draft.resource_limits, features, missing or {})
@@ -162,6 +166,11 @@ def isolated_sessions(extensions: Mapping[str, str]) -> bool:
 def with_memory(extensions: Mapping[str, str]) -> bool:
     """Whether snapshots of the sandbox hold its processes too."""
     return extensions.get(SNAPSHOT_MEMORY) == "true"
+
+
+def pauses_to_disk(extensions: Mapping[str, str]) -> bool:
+    """Whether a pause writes the sandbox's memory down and gives it back."""
+    return extensions.get(PAUSE) == "disk"
 
 
 def resumes_on_access(extensions: Mapping[str, str]) -> bool:
@@ -342,6 +351,27 @@ def _check_memory(draft: Draft, features: Collection[str], missing: Mapping[str,
     if draft.volumes:
         raise Unsupported(
             f"extension {SNAPSHOT_MEMORY}: the memory of a sandbox with volumes cannot be kept",
+            code=Code.NOT_SUPPORTED,
+            hint="leave out the volumes or the extension",
+        )
+
+
+def _check_pause(draft: Draft, features: Collection[str], missing: Mapping[str, str]) -> None:
+    text = draft.extensions.get(PAUSE, _PAUSES[0])
+    if text not in _PAUSES:
+        raise _invalid(f"extension {PAUSE}: {text!r} is not known", _PAUSES, text)
+    if not pauses_to_disk(draft.extensions):
+        return
+    if PAUSE_TO_DISK_FEATURE not in features:
+        why = missing.get(PAUSE_TO_DISK_FEATURE, "its runtime only stops processes")
+        raise Unsupported(
+            f"extension {PAUSE}: no sandbox can be paused to disk here: {why}",
+            code=Code.NOT_SUPPORTED,
+            hint="leave the extension out: a paused sandbox then keeps its memory",
+        )
+    if draft.volumes:
+        raise Unsupported(
+            f"extension {PAUSE}: a sandbox with volumes cannot be paused to disk",
             code=Code.NOT_SUPPORTED,
             hint="leave out the volumes or the extension",
         )

@@ -98,6 +98,14 @@ class Slots:
         """The names and addresses of slot `index`."""
         return self._plan.slot(index)
 
+    def renew(self, index: int) -> bool:
+        """Make a taken slot again if the machine has lost it, as with a reboot; whether it had."""
+        slot = self._plan.slot(index)
+        if slot.interface in interfaces(slot.interface) and slot.namespace.exists():
+            return False
+        self._maker.build(slot)
+        return True
+
     def restore(self, indexes: set[int]) -> None:
         """Keep the slots of living sandboxes and remove every other trace of an earlier server."""
         self._plan.folder.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from casulo.model.draft import ISOLATED_SESSIONS_FEATURE, SNAPSHOT_MEMORY_FEATURE
+from casulo.model.draft import ISOLATED_SESSIONS_FEATURE, PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE
 from casulo.model.policy import EGRESS_FEATURE
 from casulo.model.sandbox import Isolation
 from casulo.runtimes.base import Ability, Capabilities
@@ -49,6 +49,7 @@ def of_host(
 def _container(host: Host, everywhere: frozenset[str], nowhere: Mapping[str, str]) -> Ability:
     features, missing = everywhere | {OOM_SCOPE}, dict(nowhere)
     missing[SNAPSHOT_MEMORY_FEATURE] = "only isolation gvisor can write a sandbox's memory down"
+    missing[PAUSE_TO_DISK_FEATURE] = missing[SNAPSHOT_MEMORY_FEATURE]
     if host.user_namespace:
         features |= {ISOLATED_SESSIONS_FEATURE}
     else:
@@ -63,6 +64,5 @@ def _gvisor(host: Host, everywhere: frozenset[str], nowhere: Mapping[str, str]) 
         OOM_SCOPE: "gVisor holds all of a sandbox's memory; the kernel ends the sandbox as a whole",
     }
     engine = host.engine(Isolation.GVISOR)
-    return Ability(
-        everywhere | {SNAPSHOT_MEMORY_FEATURE}, missing, engine=engine.name, platform=engine.platform
-    )
+    able = everywhere | {SNAPSHOT_MEMORY_FEATURE, PAUSE_TO_DISK_FEATURE}
+    return Ability(able, missing, engine=engine.name, platform=engine.platform)

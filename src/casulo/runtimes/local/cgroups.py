@@ -197,6 +197,15 @@ class Group:
         except FileNotFoundError:
             return False
 
+    def memory_bytes(self) -> int:
+        """How much memory its processes hold, without what the kernel can drop at any time."""
+        v2 = self.v2_path if self.layout.mode == "v2" else None
+        folder = v2 or self.v1_paths["memory"]
+        usage = folder / ("memory.current" if v2 else "memory.usage_in_bytes")
+        counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        names = ("active_file", "inactive_file") if v2 else ("total_active_file", "total_inactive_file")
+        return int(usage.read_text()) - sum(int(counts.get(name, 0)) for name in names)
+
     def was_out_of_memory(self) -> bool:
         """Whether the kernel ever ended a process of the group for passing the memory limit."""
         v2 = self.v2_path if self.layout.mode == "v2" else None

@@ -89,6 +89,50 @@ class Folder:
         return self.path / "process"
 
     @property
+    def limits(self) -> Path:
+        """The limits of a sandbox that may be put on disk, where it outlives its groups."""
+        return self.path / "limits.json"
+
+    @property
+    def goes_to_disk(self) -> Path:
+        """There when a pause puts the sandbox on disk."""
+        return self.path / "goes-to-disk"
+
+    @property
+    def pausing(self) -> Path:
+        """There while the sandbox goes to disk or comes from there, and locked by whoever is at it."""
+        return self.path / "pausing"
+
+    @property
+    def memory(self) -> Path:
+        """The sandbox's processes, where it is on disk."""
+        return self.path / "memory"
+
+    @property
+    def memory_draft(self) -> Path:
+        """The same, while it is being written."""
+        return self.path / "memory.new"
+
+    @property
+    def mark(self) -> Path:
+        """How long `events` was when the processes were written down."""
+        return self.memory / "mark"
+
+    def note_process(self, pid: int, started: int) -> None:
+        """Which process it is now, in place of the one before."""
+        fresh = self.process.with_suffix(".new")
+        fresh.write_text(json.dumps({"pid": pid, "started": started}))
+        fresh.rename(self.process)
+
+    def noted_process(self) -> tuple[int, int] | None:
+        """What `note_process` wrote, if it did."""
+        try:
+            told = json.loads(self.process.read_text())
+        except FileNotFoundError:
+            return None
+        return int(told["pid"]), int(told["started"])
+
+    @property
     def pid(self) -> Path:
         """Process id of the daemon on the host, written by the OCI runtime."""
         return self.path / "pid"

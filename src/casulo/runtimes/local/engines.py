@@ -58,6 +58,10 @@ class Engine:
         """Write the container's memory to `image`, which ends it."""
         return [*self._call("checkpoint"), "--image-path", str(image), sandbox_id]
 
+    def signal(self, sandbox_id: str, name: str) -> list[str]:
+        """Send a signal to process 1."""
+        return [*self._call("kill"), sandbox_id, name]
+
     def restore(self, sandbox_id: str, folder: Path, pid_file: Path, image: Path) -> list[str]:
         """Like `run`, with the processes of `image`."""
         paths = ["--bundle", str(folder), "--pid-file", str(pid_file), "--image-path", str(image)]

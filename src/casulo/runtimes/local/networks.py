@@ -74,7 +74,7 @@ class Network(Protocol):
         """
 
     def again(self, folder: Folder) -> Attachment:
-        """What `attach` gave, for a second start of the same sandbox."""
+        """What `attach` gave, for a second start of the same sandbox, under the policy that it was under."""
 
     def sever(self, folder: Folder) -> None:
         """Tell its peers that a sandbox with a network stack of its own is gone. Idempotent."""
@@ -161,6 +161,8 @@ class RoutedNetwork:
         if index is None:
             raise RuntimeFailure(f"{folder.path} has no network slot", code=Code.SANDBOX_START_FAILED)
         slot = self._slots.at(index)
+        if self._slots.renew(index) and folder.policy.exists():
+            self.police(folder, _read(folder.policy))
         slots.address_again(slot)
         return Attachment(slot.namespace, f"tcp://0.0.0.0:{EXECD_PORT}", str(slot.address))
 

@@ -42,6 +42,7 @@ from casulo.runtimes.local import (
 from casulo.runtimes.local.container import Folder
 from casulo.runtimes.local.networks import Network, RoutedNetwork, SocketNetwork
 from casulo.runtimes.local.parking import LocalParking
+from casulo.runtimes.local.pauses import LocalPause
 from casulo.runtimes.local.roots import Roots
 from casulo.runtimes.local.settings import LocalSettings
 from casulo.runtimes.local.snapshots import LocalSnapshots
@@ -111,9 +112,9 @@ class LocalRuntime:
             self._settings,
             self._start_timeout,
         )
-        self.snapshots = kept = LocalSnapshots(self._host, self._roots, shelf, self._starter, self._watch)
+        self.pause = LocalPause(self._host, self._starter, self._watch, self._finish, self._ended)
+        self.snapshots = kept = LocalSnapshots(self._host, self._roots, shelf, self.pause)
         await self._run(kept.thaw_forgotten)
-        self.pause = LocalPause(self._host)
         if not self._host.rootless:
             self.egress = HostEgress(self._policing, self._police)
         self.parking = LocalParking(self._starter, self._undone_on_error, self._adopted)
@@ -225,7 +226,7 @@ class LocalRuntime:
         folder = self._folder(sandbox_id)
         group = self._host.group(sandbox_id)
         handle = handle and checkpoints.current(folder, handle)
-        if handle is not None and grace_seconds > 0:
+        if handle is not None and grace_seconds > 0 and not folder.memory.exists():
             stopping.ask(group, handle, grace_seconds)
         if group.exists():
             group.kill()
@@ -245,6 +246,13 @@ class LocalRuntime:
 
     async def inspect(self, sandbox_id: str, handle: Handle) -> Reality:
         """Look at the processes, and watch them from now on."""
+        assert self.pause is not None and self.snapshots is not None
+        if await self.pause.settle(sandbox_id, handle):
+            await self._network.publish(self._folder(sandbox_id), handle.port)
+            if not self.snapshots.was_taking(sandbox_id):
+                return Reality(alive=True, frozen=True)
+            await self.pause.resume(sandbox_id, handle)
+            self.snapshots.goes_on(sandbox_id)
         if self._watch_handle(sandbox_id, handle):
             await self._network.publish(self._folder(sandbox_id), handle.port)
             frozen = await self._run(self._host.group(sandbox_id).is_frozen)
@@ -290,21 +298,3 @@ class LocalRuntime:
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
-
-class LocalPause:
-    """Freezing with the cgroup freezer: processes stay in memory and get no CPU time."""
-
-    def __init__(self, prepared: host.Host) -> None:
-        self._host = prepared
-
-    async def pause(self, sandbox_id: str, handle: Handle) -> None:
-        """Freeze every process of the sandbox."""
-        await self._freeze(sandbox_id, True)
-
-    async def resume(self, sandbox_id: str, handle: Handle) -> None:
-        """Thaw every process of the sandbox."""
-        await self._freeze(sandbox_id, False)
-
-    async def _freeze(self, sandbox_id: str, frozen: bool) -> None:
-        await asyncio.to_thread(self._host.group(sandbox_id).freeze, frozen)

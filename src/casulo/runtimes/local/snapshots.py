@@ -22,10 +22,9 @@ from casulo.model.sandbox import Handle, Spec
 from casulo.runtimes.local import checkpoints, rootless
 from casulo.runtimes.local.container import Folder
 from casulo.runtimes.local.host import Host
+from casulo.runtimes.local.pauses import LocalPause
 from casulo.runtimes.local.roots import Roots, holder_of
 from casulo.runtimes.local.snapshotshelf import Kept, SnapshotShelf
-from casulo.runtimes.local.starting import Starter
-from casulo.runtimes.local.watch import Watch
 from casulo.runtimes.treecopy import TreeCopy
 
 T = TypeVar("T")
@@ -38,12 +37,9 @@ _log = structlog.get_logger(__name__)
 class LocalSnapshots:
     """The ability that the local runtime offers."""
 
-    def __init__(
-        self, host: Host, roots: Roots, shelf: SnapshotShelf, starter: Starter, watcher: Watch
-    ) -> None:
+    def __init__(self, host: Host, roots: Roots, shelf: SnapshotShelf, pauses: LocalPause) -> None:
         self._host = host
-        self._starter = starter
-        self._watcher = watcher
+        self._pauses = pauses
         self._roots = roots
         self._shelf = shelf
 
@@ -55,7 +51,7 @@ class LocalSnapshots:
         try:
             below = await self._below(snapshot_id, sandbox_id, spec, folder)
             if with_memory(spec.extensions):
-                await self._take_with_memory(snapshot_id, folder, spec, handle, copy)
+                await self._take_with_memory(snapshot_id, folder, handle, copy)
             else:
                 await _stoppable(lambda: self._copy(sandbox_id, copy), copy.stop)
             await _stoppable(lambda: self._shelf.keep(snapshot_id, below), lambda: None)
@@ -75,6 +71,8 @@ class LocalSnapshots:
     def thaw_forgotten(self) -> None:
         """After a restart: let those go on that stood still for a server that is gone. Blocking."""
         for sandbox_id in self._shelf.frozen():
+            if checkpoints.is_unsettled(Folder(self._host.sandboxes / sandbox_id)):
+                continue  # whoever inspects it lets it go on
             group = self._host.group(sandbox_id)
             try:
                 if group.exists():
@@ -100,19 +98,31 @@ class LocalSnapshots:
             image = await self._roots.share(sandbox_id, holder_of(snapshot_id))
         return Kept(image, self._roots.ids.name, held.layers if held else ())
 
+    def was_taking(self, sandbox_id: str) -> bool:
+        """Whether a snapshot that was cut short is why the sandbox stands still."""
+        return sandbox_id in self._shelf.frozen()
+
+    def goes_on(self, sandbox_id: str) -> None:
+        """It does not any more."""
+        self._shelf.thawed(sandbox_id)
+
     async def _take_with_memory(
-        self, snapshot_id: str, folder: Folder, spec: Spec, handle: Handle, copy: TreeCopy
+        self, snapshot_id: str, folder: Folder, handle: Handle, copy: TreeCopy
     ) -> None:
-        engine, memory = self._host.engine(spec.isolation), self._shelf.memory(snapshot_id)
-        sandbox_id = folder.path.name
-        self._watcher.drop(sandbox_id)
+        """The sandbox goes to disk and comes back; what it left there meanwhile is the snapshot."""
+        sandbox_id, memory = folder.path.name, self._shelf.memory(snapshot_id)
+        self._shelf.mark_frozen(sandbox_id)
         try:
-            await _stoppable(
-                lambda: checkpoints.keep(folder, engine, self._starter, handle, spec, memory, copy.run),
-                copy.stop,
-            )
+            await self._pauses.put_down(folder, handle)
+        except BaseException:
+            self._shelf.thawed(sandbox_id)
+            raise
+        try:
+            await _stoppable(lambda: checkpoints.copy_to(folder, memory), lambda: None)
+            await _stoppable(copy.run, copy.stop)
         finally:
-            self._watcher.add(sandbox_id, *checkpoints.process_of(folder, handle))
+            await asyncio.shield(self._pauses.pick_up(folder, handle))
+            self._shelf.thawed(sandbox_id)
 
     def _copy(self, sandbox_id: str, copy: TreeCopy) -> None:
         with self._standing_still(sandbox_id):

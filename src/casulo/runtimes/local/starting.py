@@ -9,14 +9,14 @@ import os
 import secrets
 import socket
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from casulo import linux
 from casulo.images import daemon
-from casulo.model.draft import isolated_sessions
+from casulo.model.draft import isolated_sessions, pauses_to_disk, with_memory
 from casulo.model.errors import Code, RuntimeFailure
-from casulo.model.sandbox import Handle, Spec
+from casulo.model.sandbox import Handle, Resources, Spec
 from casulo.runtimes import bootchannel
 from casulo.runtimes.local import gvisor, seccomp, watch
 from casulo.runtimes.local.bundle import DAEMON_PATH, ISOLATED_DIR, Bind, Bundle
@@ -98,6 +98,10 @@ class Starter:
         )
         if isolated_sessions(spec.extensions):
             folder.create_isolated(self._host.id_base)
+        if pauses_to_disk(spec.extensions) or with_memory(spec.extensions):
+            folder.limits.write_text(json.dumps(asdict(spec.resources)))
+        if pauses_to_disk(spec.extensions):
+            folder.goes_to_disk.touch()
         box = Container(
             host=self._host,
             engine=engine,
@@ -108,10 +112,10 @@ class Starter:
             volumes=self._volumes.acquire(sandbox_id, folder.path, spec),
             memory=root.memory if engine.is_gvisor else None,
         )
-        channel, pid, since = self._launch(box, spec)
+        channel, pid, since = self._launch(box, spec.resources)
         return Waiting(box, root, attachment, pid, since, channel)
 
-    def _launch(self, box: Container, spec: Spec) -> tuple[socket.socket, int, int]:
+    def _launch(self, box: Container, resources: Resources) -> tuple[socket.socket, int, int]:
         """Start the container; our end of the boot channel, and the daemon's process."""
         ours, theirs = bootchannel.socket_pair()
         try:
@@ -121,7 +125,7 @@ class Starter:
             if since is None:
                 raise RuntimeFailure("the daemon ended at once", code=Code.SANDBOX_START_FAILED)
             if not box.engine.is_gvisor:
-                box.group.settle(pid, spec.resources)
+                box.group.settle(pid, resources)
         except BaseException:
             ours.close()
             raise
@@ -149,30 +153,33 @@ class Starter:
         """Tell the daemon what to be; it is ready when this returns. Ends the channel in any case."""
         assert waiting.root is not None
         document = self._document(waiting.box.folder.path.name, spec, waiting.root, waiting.attachment)
-        return self._told(waiting, document, spec, timeout)
+        return self._told(waiting, document, bootchannel.start_limit(timeout, spec))
 
-    def _told(
-        self, waiting: Waiting, document: bootchannel.BootDocument, spec: Spec, timeout: float
-    ) -> Started:
+    def _told(self, waiting: Waiting, document: bootchannel.BootDocument, limit: float) -> Started:
         with ExitStack() as stack:
             channel = stack.enter_context(waiting.channel)
             stack.enter_context(bootchannel.told_with(waiting.box.folder.daemon_log))
             descriptors = {} if waiting.parked else _descriptors(waiting.box, stack)
-            limit = bootchannel.start_limit(timeout, spec)
             bootchannel.handshake_blocking(channel, document, descriptors, limit)
         self._volumes.keep(waiting.box.folder.path)
         watch.reap_orphans()
         return Started(waiting.pid, waiting.since, document.access_token)
 
-    def again(self, folder: Folder, engine: Engine, handle: Handle, spec: Spec, memory: Path) -> None:
-        """Continue a sandbox from a checkpoint of its memory in the place where it was."""
+    def again(self, folder: Folder, engine: Engine, handle: Handle, memory: Path) -> None:
+        """Continue a sandbox from a checkpoint of its memory in the place where it was.
+
+        Which process it is now is noted before the daemon is told to go on.
+        """
         engine.clear(folder.path.name)
         attachment = self._network.again(folder)
+        group = self._host.group(folder.path.name)
+        resources = Resources(**json.loads(folder.limits.read_text()))
+        group.create(engine.on_host(resources), self._host.id_base)
         box = Container(
             host=self._host,
             engine=engine,
             bundle=None,
-            group=self._host.group(folder.path.name),
+            group=group,
             folder=folder,
             daemon=self._daemon,
             memory=memory,
@@ -180,13 +187,9 @@ class Starter:
         document = bootchannel.BootDocument(
             folder.path.name, handle.token, (), {}, listen=(attachment.listen,)
         )
-        channel, pid, since = self._launch(box, spec)
-        started = self._told(
-            Waiting(box, None, attachment, pid, since, channel), document, spec, self._start_timeout
-        )
-        fresh = folder.process.with_suffix(".new")
-        fresh.write_text(json.dumps({"pid": started.pid, "started": started.since}))
-        fresh.rename(folder.process)
+        channel, pid, since = self._launch(box, resources)
+        folder.note_process(pid, since)
+        self._told(Waiting(box, None, attachment, pid, since, channel), document, self._start_timeout)
 
     def _bundle(
         self, spec: Spec, root: Root, attachment: Attachment, folder: Folder, engine: Engine

@@ -21,7 +21,7 @@ from casulo.images import daemon
 from casulo.images.ids import PLAIN
 from casulo.images.settings import ImagesSettings
 from casulo.model.credentials import Credentials
-from casulo.model.draft import ISOLATED_SESSIONS_FEATURE, SNAPSHOT_MEMORY_FEATURE
+from casulo.model.draft import ISOLATED_SESSIONS_FEATURE, PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE
 from casulo.model.errors import Code, InvalidRequest, RuntimeFailure
 from casulo.model.policy import EGRESS_FEATURE
 from casulo.model.sandbox import EXECD_PORT, Exit, Handle, Isolation, Resources, Spec
