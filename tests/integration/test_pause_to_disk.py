@@ -6,15 +6,19 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
+from casulo import linux
+from casulo.network.instance import instance_of
 from support.server import Server
 
 COUNTER = "n=0; while :; do n=$((n+1)); echo $n > /tmp/m; mv /tmp/m /tmp/n; sleep 0.05; done"
@@ -79,13 +83,122 @@ def test_open_connections_are_a_conflict_and_it_goes_on(server: Server, made: di
 
 
 def test_it_can_be_deleted_and_expires_on_disk(server: Server) -> None:
-    deleted, expired = _create(server)["id"], _create(server, timeout=60)["id"]
+    deleted, expired = _create(server)["id"], _create(server)["id"]
     for sandbox_id in (deleted, expired):
         assert server.request("POST", f"/v1/sandboxes/{sandbox_id}/pause").status_code == 202
     assert server.request("DELETE", f"/v1/sandboxes/{deleted}").status_code == 204
     assert not (server.data_dir / "sandboxes" / deleted).exists()
-    _until(lambda: not (server.data_dir / "sandboxes" / expired).exists(), within=120)
+    soon = {"expiresAt": (datetime.now(UTC) + timedelta(seconds=2)).isoformat()}
+    renewed = server.request("POST", f"/v1/sandboxes/{expired}/renew-expiration", json=soon)
+    assert renewed.status_code == 200, renewed.text
+    _until(lambda: not (server.data_dir / "sandboxes" / expired).exists())
     assert server.request("GET", f"/v1/sandboxes/{expired}").status_code == 404
+
+
+def test_b051_files_are_the_same_after_each_of_five_pauses(server: Server, made: dict) -> None:
+    listing = (
+        "cd /srv/t && find . -printf '%p %y %m %U %s\\n' | sort && find . -type f | sort | xargs sha256sum"
+    )
+    _told(server, made["id"], "mkdir -p /srv/t/d0 && echo 0 > /srv/t/f0")
+    for i in range(1, 6):
+        change = (
+            f"cd /srv/t && echo {i} > f{i} && echo changed {i} > f0 && mv d{i - 1} d{i} && touch d{i}/in{i}"
+            f" && chmod 0{i}40 f{i} && chown {1000 + i} f{i}" + (f" && rm f{i - 1}" if i > 1 else "")
+        )
+        assert _run(server, made["id"], change) == 0
+        before = _told(server, made["id"], listing)
+        assert "changed" not in before and f"f{i} f {i}40 {1000 + i}" in before, before
+        for step in ("pause", "resume"):
+            assert server.request("POST", f"/v1/sandboxes/{made['id']}/{step}").status_code == 202
+        assert _told(server, made["id"], listing) == before
+
+
+TICKS = """
+import signal
+n = 0
+def tick(*_):
+    global n
+    n += 1
+    open("/tmp/ticks", "w").write(str(n))
+signal.signal(signal.SIGALRM, tick)
+signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+while True:
+    signal.pause()
+"""
+HANDSHAKE = """
+import ssl
+server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cafile="/srv/cert.pem")
+server.load_cert_chain("/srv/cert.pem", "/srv/key.pem")
+a, b = ssl.MemoryBIO(), ssl.MemoryBIO()
+ends = [client.wrap_bio(a, b, server_hostname="issued.test"), server.wrap_bio(b, a, server_side=True)]
+for _ in range(8):
+    for end in ends:
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+print(ends[0].version())
+"""
+
+
+def test_b055_the_clock_is_right_after_it_stood_still(server: Server, made: dict, tmp_path: Path) -> None:
+    sandbox_id, still = made["id"], 5.0
+    _start(server, sandbox_id, f"exec python3 -c '{TICKS}'")
+    _until(lambda: int(_told(server, sandbox_id, "cat /tmp/ticks 2>/dev/null || echo 0") or 0) > 0)
+    ticks, begun = int(_told(server, sandbox_id, "cat /tmp/ticks")), time.monotonic()
+    assert server.request("POST", f"/v1/sandboxes/{sandbox_id}/pause").status_code == 202
+    time.sleep(still)
+    key, certificate = _issue(tmp_path)
+    assert server.request("POST", f"/v1/sandboxes/{sandbox_id}/resume").status_code == 202
+    earliest = time.time()
+    inside = float(_told(server, sandbox_id, "date +%s.%N").removesuffix("\\n"))
+    assert earliest - 1 < inside < time.time() + 1
+    for path, content in (("/srv/key.pem", key), ("/srv/cert.pem", certificate)):
+        assert _run(server, sandbox_id, f"cat > {path} <<'END'\n{content}END\n") == 0
+    assert _told(server, sandbox_id, f"python3 -c '{HANDSHAKE}'").startswith("TLSv1"), "issued meanwhile"
+    fired, ran = int(_told(server, sandbox_id, "cat /tmp/ticks")) - ticks, time.monotonic() - begun - still
+    assert fired < ran / 0.1 + 10, "timers must not make up for the time that it stood still"
+    assert _run(server, sandbox_id, "true") == 0
+
+
+def _issue(folder: Path) -> tuple[str, str]:
+    """A certificate that is valid from now on, and its key."""
+    key, certificate = folder / "key.pem", folder / "cert.pem"
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=issued.test",
+    ]
+    files = ["-addext", "subjectAltName=DNS:issued.test", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*made, *files], check=True, capture_output=True)
+    return key.read_text(), certificate.read_text()
+
+
+def test_it_outlives_the_loss_of_everything_that_a_reboot_takes(server: Server, made: dict) -> None:
+    count = _count(server, made["id"])
+    assert server.request("POST", f"/v1/sandboxes/{made['id']}/pause").status_code == 202
+    server.stop()
+    run = Path("/run/casulo") / instance_of(server.data_dir)
+    for mount in sorted(linux.mounts_below(str(run)), reverse=True):
+        linux.unmount(mount)
+    shutil.rmtree(run)
+    groups = [
+        path.parent for path in Path("/sys/fs/cgroup").glob(f"**/casulo/*/{made['id']}/**/cgroup.procs")
+    ]
+    for group in sorted(groups, key=lambda path: -len(path.parts)):
+        group.rmdir()
+    server.start()
+    assert _state(server, made["id"]) == "Paused"
+    assert server.request("POST", f"/v1/sandboxes/{made['id']}/resume").status_code == 202
+    assert _endpoint(server, made["id"]) == made["casulo"]
+    _until(lambda: _count(server, made["id"]) > count)
 
 
 @pytest.mark.parametrize("moment", ["pausing", "memory.new", "memory.new/checkpoint.img", "memory"])
@@ -134,7 +247,9 @@ def _goes_on(server: Server, sandbox_id: str, count: int) -> None:
 def _killed_at(server: Server, what: str, sandbox_id: str, reached: Callable[[], bool]) -> None:
     def ask() -> None:
         with contextlib.suppress(httpx.TransportError):  # the server is being killed, which is the point
-            server.request("POST", f"/v1/sandboxes/{sandbox_id}/{what}", **({"json": {}} if what == "snapshots" else {}))
+            server.request(
+                "POST", f"/v1/sandboxes/{sandbox_id}/{what}", **({"json": {}} if what == "snapshots" else {})
+            )
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -178,7 +293,9 @@ def _post(server: Server, sandbox_id: str, body: dict) -> str:
 
 
 def _told(server: Server, sandbox_id: str, command: str) -> str:
-    return "".join(re.findall(r'"type":"stdout".*?"text":"(.*?)"', _post(server, sandbox_id, {"command": command})))
+    return "".join(
+        re.findall(r'"type":"stdout".*?"text":"(.*?)"', _post(server, sandbox_id, {"command": command}))
+    )
 
 
 def _run(server: Server, sandbox_id: str, command: str) -> int:
