@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from casulo.model import labels, quantities, volumes
+from casulo.model import labels, memory, quantities, volumes
 from casulo.model.credentials import Credentials
 from casulo.model.errors import Code, InvalidRequest, Unsupported
 from casulo.model.policy import EGRESS_FEATURE, NetworkPolicy
@@ -37,12 +37,7 @@ ISOLATED_SESSIONS = "bootstrap.execd.isolation"
 HOST_IMAGE = "host"
 
 AUTO_RESUME = "casulo.auto_resume"
-SNAPSHOT_MEMORY = "casulo.snapshot.memory"
-SNAPSHOT_MEMORY_FEATURE = "snapshot.memory"
-PAUSE = "casulo.pause"
-PAUSE_TO_DISK_FEATURE = "pause.disk"
-_PAUSES = ("memory", "disk")
-_OWN_EXTENSIONS = (ISOLATION, RUNTIME, DOCKER_RUNTIME, SNAPSHOT_MEMORY, AUTO_RESUME, PAUSE)
+_OWN_EXTENSIONS = (ISOLATION, RUNTIME, DOCKER_RUNTIME, AUTO_RESUME, *memory.EXTENSIONS)
 _RESOURCES = ("cpu", "memory", "pids", "shm", "disk", "gpu")
 ISOLATED_SESSIONS_FEATURE = "isolated_sessions"
 DOCKER_RUNTIME_FEATURE = "docker_runtime"
@@ -112,8 +107,7 @@ def complete(
     _check_env(draft.env)
     _check_extensions(draft.extensions)
     _check_sessions(draft.extensions, features, missing or {})
-    _check_memory(draft, features, missing or {})
-    _check_pause(draft, features, missing or {})
+    memory.check(draft.extensions, bool(draft.volumes), features, missing or {})
     _check_docker_runtime(draft.extensions, features, missing or {})
     _check_timeout(draft.timeout_seconds, defaults.max_timeout_seconds)
     _check_declared(draft.resource_limits, features, missing or {})
@@ -161,16 +155,6 @@ def renew_seconds(extensions: Mapping[str, str]) -> int | None:
 def isolated_sessions(extensions: Mapping[str, str]) -> bool:
     """Whether the sandbox may have isolated sessions."""
     return extensions.get(ISOLATED_SESSIONS) == "enable"
-
-
-def with_memory(extensions: Mapping[str, str]) -> bool:
-    """Whether snapshots of the sandbox hold its processes too."""
-    return extensions.get(SNAPSHOT_MEMORY) == "true"
-
-
-def pauses_to_disk(extensions: Mapping[str, str]) -> bool:
-    """Whether a pause writes the sandbox's memory down and gives it back."""
-    return extensions.get(PAUSE) == "disk"
 
 
 def resumes_on_access(extensions: Mapping[str, str]) -> bool:
@@ -234,29 +218,29 @@ def _check_words(what: str, words: Collection[str]) -> None:
 
 def _resources(limits: Mapping[str, str], defaults: Defaults) -> Resources:
     disk = limits.get("disk")
-    memory = _memory(limits.get("memory", defaults.memory))
+    whole = _memory(limits.get("memory", defaults.memory))
     return Resources(
         cpu_millis=quantities.cpu_millis(limits.get("cpu", defaults.cpu)),
-        memory_bytes=memory,
+        memory_bytes=whole,
         pids=quantities.count("pids", limits.get("pids", str(defaults.pids))),
-        shm_bytes=_shm(limits.get("shm"), defaults.shm, memory),
+        shm_bytes=_shm(limits.get("shm"), defaults.shm, whole),
         disk_bytes=quantities.whole_bytes("disk", disk) if disk is not None else None,
     )
 
 
 def _memory(text: str) -> int:
-    memory = quantities.whole_bytes("memory", text)
-    if memory < MIN_MEMORY_BYTES:
+    whole = quantities.whole_bytes("memory", text)
+    if whole < MIN_MEMORY_BYTES:
         raise _invalid(f"memory: {text!r} is too little to start anything; ask for 16Mi or more")
-    return memory
+    return whole
 
 
-def _shm(asked: str | None, default: str, memory: int) -> int:
+def _shm(asked: str | None, default: str, whole: int) -> int:
     """Files in shared memory count as memory and cannot be reclaimed: they must leave room for programs."""
     if asked is None:
-        return min(quantities.whole_bytes("shm", default), memory // 2)
+        return min(quantities.whole_bytes("shm", default), whole // 2)
     size = quantities.whole_bytes("shm", asked)
-    if size > memory * 3 // 4:
+    if size > whole * 3 // 4:
         raise _invalid(f"shm: {asked!r} is more than three quarters of the memory limit; raise memory")
     return size
 
@@ -333,48 +317,6 @@ def _policy(
             hint=missing.get(EGRESS_FEATURE, "leave it out, or choose another runtime"),
         )
     return policy
-
-
-def _check_memory(draft: Draft, features: Collection[str], missing: Mapping[str, str]) -> None:
-    text = draft.extensions.get(SNAPSHOT_MEMORY, "false")
-    if text not in ("true", "false"):
-        raise _invalid(f"extension {SNAPSHOT_MEMORY}: {text!r} is not known", ("true", "false"), text)
-    if text == "false":
-        return
-    if SNAPSHOT_MEMORY_FEATURE not in features:
-        why = missing.get(SNAPSHOT_MEMORY_FEATURE, "its runtime keeps files only")
-        raise Unsupported(
-            f"extension {SNAPSHOT_MEMORY}: snapshots with memory are not available here: {why}",
-            code=Code.NOT_SUPPORTED,
-            hint="leave the extension out: snapshots then hold the sandbox's files",
-        )
-    if draft.volumes:
-        raise Unsupported(
-            f"extension {SNAPSHOT_MEMORY}: the memory of a sandbox with volumes cannot be kept",
-            code=Code.NOT_SUPPORTED,
-            hint="leave out the volumes or the extension",
-        )
-
-
-def _check_pause(draft: Draft, features: Collection[str], missing: Mapping[str, str]) -> None:
-    text = draft.extensions.get(PAUSE, _PAUSES[0])
-    if text not in _PAUSES:
-        raise _invalid(f"extension {PAUSE}: {text!r} is not known", _PAUSES, text)
-    if not pauses_to_disk(draft.extensions):
-        return
-    if PAUSE_TO_DISK_FEATURE not in features:
-        why = missing.get(PAUSE_TO_DISK_FEATURE, "its runtime only stops processes")
-        raise Unsupported(
-            f"extension {PAUSE}: no sandbox can be paused to disk here: {why}",
-            code=Code.NOT_SUPPORTED,
-            hint="leave the extension out: a paused sandbox then keeps its memory",
-        )
-    if draft.volumes:
-        raise Unsupported(
-            f"extension {PAUSE}: a sandbox with volumes cannot be paused to disk",
-            code=Code.NOT_SUPPORTED,
-            hint="leave out the volumes or the extension",
-        )
 
 
 def _check_timeout(seconds: int | None, limit: int | None) -> None:

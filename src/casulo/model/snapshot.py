@@ -11,8 +11,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar
 
-from casulo.model.draft import ISOLATION, RUNTIME, Draft, isolation_of, with_memory
+from casulo.model.draft import ISOLATION, RUNTIME, Draft, isolation_of
 from casulo.model.errors import Code, Conflict, NotFound
+from casulo.model.memory import with_memory
 from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Isolation, Platform, Spec
 
 T = TypeVar("T")

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from casulo.model.draft import HOST_IMAGE, SNAPSHOT_MEMORY, Draft
+from casulo.model.draft import HOST_IMAGE, Draft
 from casulo.model.errors import Code, Conflict
+from casulo.model.memory import SNAPSHOT_MEMORY
 from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Resources, Spec
 from casulo.model.snapshot import Snapshot, SnapshotReason, SnapshotState, SnapshotStatus, restored
 from casulo.model.volume import Claim, Volume

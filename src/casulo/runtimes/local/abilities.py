@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from casulo.model.draft import ISOLATED_SESSIONS_FEATURE, PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE
+from casulo.model.draft import ISOLATED_SESSIONS_FEATURE
+from casulo.model.memory import PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE
 from casulo.model.policy import EGRESS_FEATURE
 from casulo.model.sandbox import Isolation
 from casulo.runtimes.base import Ability, Capabilities

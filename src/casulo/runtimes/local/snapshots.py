@@ -16,8 +16,9 @@ from typing import TypeVar
 
 import structlog
 
-from casulo.model.draft import HOST_IMAGE, with_memory
+from casulo.model.draft import HOST_IMAGE
 from casulo.model.errors import Code, RuntimeFailure
+from casulo.model.memory import with_memory
 from casulo.model.sandbox import Handle, Spec
 from casulo.runtimes.local import checkpoints, rootless
 from casulo.runtimes.local.container import Folder

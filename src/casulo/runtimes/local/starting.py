@@ -14,8 +14,9 @@ from pathlib import Path
 
 from casulo import linux
 from casulo.images import daemon
-from casulo.model.draft import isolated_sessions, pauses_to_disk, with_memory
+from casulo.model.draft import isolated_sessions
 from casulo.model.errors import Code, RuntimeFailure
+from casulo.model.memory import pauses_to_disk, with_memory
 from casulo.model.sandbox import Handle, Resources, Spec
 from casulo.runtimes import bootchannel
 from casulo.runtimes.local import gvisor, seccomp, watch

@@ -21,8 +21,9 @@ from casulo.images import daemon
 from casulo.images.ids import PLAIN
 from casulo.images.settings import ImagesSettings
 from casulo.model.credentials import Credentials
-from casulo.model.draft import ISOLATED_SESSIONS_FEATURE, PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE
+from casulo.model.draft import ISOLATED_SESSIONS_FEATURE
 from casulo.model.errors import Code, InvalidRequest, RuntimeFailure
+from casulo.model.memory import PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE
 from casulo.model.policy import EGRESS_FEATURE
 from casulo.model.sandbox import EXECD_PORT, Exit, Handle, Isolation, Resources, Spec
 from casulo.network.egress.egress import Egress as Policing
@@ -47,7 +48,7 @@ from casulo.runtimes.microvm.templates import BUILDING, Recipe, Templates
 from casulo.runtimes.microvm.vmm import Hardware
 from casulo.runtimes.policing import HostEgress, host_egress
 
-_FEATURES = ("pause", "snapshot", SNAPSHOT_MEMORY_FEATURE, EGRESS_FEATURE)
+_FEATURES = ("pause", "snapshot", PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE, EGRESS_FEATURE)
 _MIB = 1 << 20
 _MOST_VCPUS = 16
 _LEAST_MEMORY = 128 * _MIB
