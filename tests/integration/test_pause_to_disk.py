@@ -114,12 +114,13 @@ def test_b051_files_are_the_same_after_each_of_five_pauses(server: Server, made:
 
 
 TICKS = """
-import signal
+import os, signal
 n = 0
 def tick(*_):
     global n
     n += 1
-    open("/tmp/ticks", "w").write(str(n))
+    open("/tmp/ticks.new", "w").write(str(n))
+    os.rename("/tmp/ticks.new", "/tmp/ticks")
 signal.signal(signal.SIGALRM, tick)
 signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
 while True:
