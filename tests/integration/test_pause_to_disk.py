@@ -184,6 +184,9 @@ def _issue(folder: Path) -> tuple[str, str]:
 
 def test_it_outlives_the_loss_of_everything_that_a_reboot_takes(server: Server, made: dict) -> None:
     count = _count(server, made["id"])
+    policy = {"defaultAction": "deny", "egress": [{"action": "allow", "target": "one.test"}]}
+    told = server.request("POST", f"/v1/sandboxes/{made['id']}/networkpolicy", json=policy)
+    assert told.status_code == 200, told.text
     assert server.request("POST", f"/v1/sandboxes/{made['id']}/pause").status_code == 202
     server.stop()
     run = Path("/run/casulo") / instance_of(server.data_dir)
@@ -200,6 +203,9 @@ def test_it_outlives_the_loss_of_everything_that_a_reboot_takes(server: Server, 
     assert server.request("POST", f"/v1/sandboxes/{made['id']}/resume").status_code == 202
     assert _endpoint(server, made["id"]) == made["casulo"]
     _until(lambda: _count(server, made["id"]) > count)
+    assert _run(server, made["id"], "getent hosts two.test || timeout 3 bash -c '</dev/tcp/1.1.1.1/53'") != 0
+    state = server.request("GET", f"/v1/sandboxes/{made['id']}/networkpolicy").json()
+    assert state["policy"]["egress"] == policy["egress"], state
 
 
 @pytest.mark.parametrize("moment", ["pausing", "memory.new", "memory.new/checkpoint.img", "memory"])

@@ -22,7 +22,7 @@ from casulo.model.sandbox import EXECD_PORT
 from casulo.network import connections, slots
 from casulo.network import filter as packet_filter
 from casulo.network.egress.egress import Attached, Egress
-from casulo.network.egress.ground import Ground
+from casulo.network.egress.ground import Ground, read_policy
 from casulo.network.forward import Forward
 from casulo.network.instance import table_of
 from casulo.network.slots import Plan, Slots
@@ -156,13 +156,13 @@ class RoutedNetwork:
         return str(self._slots.at(index).address), EXECD_PORT
 
     def again(self, folder: Folder) -> Attachment:
-        """The same slot."""
+        """The same slot, made once more under its policy where the machine has lost it."""
         index = slot_of(folder)
         if index is None:
             raise RuntimeFailure(f"{folder.path} has no network slot", code=Code.SANDBOX_START_FAILED)
         slot = self._slots.at(index)
         if self._slots.renew(index) and folder.policy.exists():
-            self.police(folder, _read(folder.policy))
+            self.police(folder, read_policy(folder.policy))
         slots.address_again(slot)
         return Attachment(slot.namespace, f"tcp://0.0.0.0:{EXECD_PORT}", str(slot.address))
 
