@@ -38,6 +38,7 @@ type Config struct {
 	DoH       []string       `json:"doh"`
 	Limits    sandbox.Limits `json:"limits"`
 	Addresses int            `json:"addresses"` // learned ones of all sandboxes
+	Nice      int            `json:"nice"`      // the process's own; zero leaves it
 	Audit     struct {
 		Path     string `json:"path"`
 		MaxBytes int64  `json:"maxBytes"`

@@ -69,7 +69,7 @@ func (f *Filter) adoptLearned() error {
 			return fmt.Errorf("set %s: %w", set.Name, err)
 		}
 		for _, each := range elements {
-			f.kernel[element{set.Name, string(each.Key)}] = time.Now().Add(each.Expires)
+			f.known(nameOf(each.Key))[element{set.Name, string(each.Key)}] = time.Now().Add(each.Expires)
 		}
 	}
 	return f.adoptBindings()
@@ -151,8 +151,8 @@ func (f *Filter) timed(name string) *nftables.Set {
 // relearn queues the exchange of everything that a sandbox has learned.
 func (f *Filter) relearn(name string, learned []Learned) map[element]deadline {
 	ending := time.Now().Add(slack)
-	for each, until := range f.kernel {
-		if each.key[:16] == string(ifname(name)) && until.After(ending) {
+	for each, until := range f.kernel[name] {
+		if until.After(ending) {
 			f.del(f.timed(each.set), nftables.SetElement{Key: []byte(each.key)})
 		}
 	}
@@ -166,7 +166,7 @@ func (f *Filter) relearn(name string, learned []Learned) map[element]deadline {
 	}
 	for each, until := range wanted {
 		f.addTimed(each, until)
-		if present := f.kernel[each]; present.Before(ending) && !present.IsZero() {
+		if present := f.kernel[name][each]; present.Before(ending) && !present.IsZero() {
 			wanted[each] = present // it runs out in a moment, and an addition does not change that
 		}
 	}
@@ -178,13 +178,12 @@ func (f *Filter) addTimed(each element, until deadline) {
 	f.add(f.timed(each.set), nftables.SetElement{Key: []byte(each.key), Timeout: left})
 }
 
-func (f *Filter) forgetElements(name string) {
-	prefix := string(ifname(name))
-	for each := range f.kernel {
-		if each.key[:16] == prefix {
-			delete(f.kernel, each)
-		}
+// known are the timed elements of one interface that are in the kernel.
+func (f *Filter) known(name string) map[element]deadline {
+	if f.kernel[name] == nil {
+		f.kernel[name] = map[element]deadline{}
 	}
+	return f.kernel[name]
 }
 
 // Learn opens addresses to a sandbox, or keeps them open for longer. When it returns without an
@@ -195,10 +194,10 @@ func (f *Filter) Learn(name string, learned []Learned) error {
 	if box := f.boxes[name]; box == nil || !box.known {
 		return fmt.Errorf("no sandbox has the interface %s", name)
 	}
-	renewed := map[element]deadline{}
+	known, renewed := f.known(name), map[element]deadline{}
 	for _, item := range learned {
 		for _, each := range elementsOf(name, item) {
-			if f.kernel[each].Add(slack).Before(item.Until) {
+			if known[each].Add(slack).Before(item.Until) {
 				renewed[each] = item.Until
 			}
 		}
@@ -206,23 +205,23 @@ func (f *Filter) Learn(name string, learned []Learned) error {
 	if len(renewed) == 0 {
 		return nil
 	}
-	err := f.renew(renewed, true)
+	err := f.renew(known, renewed, true)
 	if errors.Is(err, unix.ENOENT) { // one of them ran out just now
-		err = f.renew(renewed, false)
+		err = f.renew(known, renewed, false)
 	}
 	if err != nil {
 		return fmt.Errorf("the packet filter took no more addresses: %w", err)
 	}
 	for each, until := range renewed {
-		f.kernel[each] = until
+		known[each] = until
 	}
 	return nil
 }
 
-func (f *Filter) renew(wanted map[element]deadline, replace bool) error {
+func (f *Filter) renew(known, wanted map[element]deadline, replace bool) error {
 	now := time.Now()
 	for each, until := range wanted {
-		if replace && f.kernel[each].After(now) {
+		if replace && known[each].After(now) {
 			f.del(f.timed(each.set), nftables.SetElement{Key: []byte(each.key)})
 		}
 		f.addTimed(each, until)
@@ -235,9 +234,11 @@ func (f *Filter) Sweep() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	for each, until := range f.kernel {
-		if until.Before(now) {
-			delete(f.kernel, each)
+	for _, known := range f.kernel {
+		for each, until := range known {
+			if until.Before(now) {
+				delete(known, each)
+			}
 		}
 	}
 }

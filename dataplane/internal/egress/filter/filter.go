@@ -6,6 +6,7 @@
 package filter
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -34,8 +35,9 @@ type Filter struct {
 
 	mu     sync.Mutex
 	conn   *nftables.Conn
-	boxes  map[string]*chains // by interface
-	kernel map[element]deadline
+	looks  *nftables.Conn                  // for what may take long and needs no turn
+	boxes  map[string]*chains              // by interface
+	kernel map[string]map[element]deadline // by interface, so that one sandbox's change does not look at all
 }
 
 // chains are what one sandbox has in the table now.
@@ -65,6 +67,9 @@ func Open(config Config) (*Filter, error) {
 		return nil, err
 	}
 	f.conn = conn
+	if f.looks, err = nftables.New(nftables.AsLasting()); err != nil {
+		return nil, err
+	}
 	return f, f.Reload()
 }
 
@@ -75,7 +80,7 @@ func (f *Filter) Reload() error {
 	if err := f.config.load(); err != nil {
 		return err
 	}
-	f.boxes, f.kernel = map[string]*chains{}, map[element]deadline{}
+	f.boxes, f.kernel = map[string]*chains{}, map[string]map[element]deadline{}
 	if err := f.adopt(); err != nil {
 		return fmt.Errorf("reading the table: %w", err)
 	}
@@ -83,7 +88,9 @@ func (f *Filter) Reload() error {
 }
 
 // Close gives the socket back and leaves the table.
-func (f *Filter) Close() error { return f.conn.CloseLasting() }
+func (f *Filter) Close() error {
+	return errors.Join(f.conn.CloseLasting(), f.looks.CloseLasting())
+}
 
 // Destroy removes the table; for when no sandbox is left.
 func (f *Filter) Destroy() error {
@@ -167,10 +174,7 @@ func (f *Filter) Apply(box Box, learned []Learned) error {
 		return fmt.Errorf("the packet filter refused the policy of %s: %w", box.Interface, err)
 	}
 	f.boxes[box.Interface] = fresh
-	f.forgetElements(box.Interface)
-	for each, until := range wanted {
-		f.kernel[each] = until
-	}
+	f.kernel[box.Interface] = wanted
 	return nil
 }
 
@@ -249,7 +253,7 @@ func (f *Filter) Remove(name string) error {
 		return fmt.Errorf("the packet filter did not forget %s: %w", name, err)
 	}
 	delete(f.boxes, name)
-	f.forgetElements(name)
+	delete(f.kernel, name)
 	return nil
 }
 
@@ -277,13 +281,27 @@ func (f *Filter) Unknown(baseline string) []string {
 	return names
 }
 
-// Intact tells whether the table is still there with the chains of every sandbox.
+// Intact tells whether the table is still there with the chains of every sandbox. It is asked often and
+// the kernel's answer is long, so that changes wait for it only when something seems to be missing.
 func (f *Filter) Intact() (bool, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	found, err := f.conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	present, err := f.present(f.looks)
 	if err != nil {
 		return false, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.complete(present) {
+		return true, nil
+	}
+	present, err = f.present(f.conn) // a change may have come between
+	return f.complete(present), err
+}
+
+// present are the names of the chains in the kernel.
+func (f *Filter) present(conn *nftables.Conn) (map[string]bool, error) {
+	found, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, err
 	}
 	present := map[string]bool{}
 	for _, chain := range found {
@@ -291,11 +309,15 @@ func (f *Filter) Intact() (bool, error) {
 			present[chain.Name] = true
 		}
 	}
+	return present, nil
+}
+
+func (f *Filter) complete(present map[string]bool) bool {
 	intact := present["guard"] && present["entry"] && present["input"] && present["forward"]
 	for _, box := range f.boxes {
 		intact = intact && present[box.datagram] && (box.stream == "" || present[box.stream])
 	}
-	return intact, nil
+	return intact
 }
 
 func mark(generation uint32) uint32 { return MarkTag | generation&^uint32(MarkMask) }

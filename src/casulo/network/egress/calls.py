@@ -30,20 +30,46 @@ def call(path: Path, method: str, target: str, body: Any = None, *, seconds: flo
     """The answer's JSON, None for an empty one. Unavailable when the process does not answer."""
     connection = _Connection(path, seconds)
     try:
-        connection.request(method, target, None if body is None else json.dumps(body))
-        answer = connection.getresponse()
-        content = answer.read()
+        return _exchange(connection, method, target, body)
     except (OSError, http.client.HTTPException) as error:
-        raise Unavailable(
-            f"the egress process does not answer: {error}",
-            code=Code.NETWORK_POLICY_FAILED,
-            hint="it is started again by itself; until then only what was open stays open",
-        ) from error
+        raise _silent(error) from error
     finally:
         connection.close()
+
+
+class Line:
+    """A connection that is kept for the next call. Not for two threads at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = _Connection(path, _SECONDS)
+
+    def call(self, method: str, target: str, body: Any = None) -> Any:
+        """As the function `call`. A connection that a process before had is made anew once."""
+        was_open = self._connection.sock is not None
+        try:
+            return _exchange(self._connection, method, target, body)
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            if was_open:
+                return self.call(method, target, body)
+            raise _silent(error) from error
+
+
+def _exchange(connection: _Connection, method: str, target: str, body: Any) -> Any:
+    connection.request(method, target, None if body is None else json.dumps(body))
+    answer = connection.getresponse()
+    content = answer.read()
     if answer.status >= 300:
         raise _failure(answer.status, content.decode(errors="replace").strip())
     return json.loads(content) if content else None
+
+
+def _silent(error: Exception) -> Unavailable:
+    return Unavailable(
+        f"the egress process does not answer: {error}",
+        code=Code.NETWORK_POLICY_FAILED,
+        hint="it is started again by itself; until then only what was open stays open",
+    )
 
 
 def _failure(status: int, text: str) -> Exception:

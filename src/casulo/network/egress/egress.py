@@ -17,7 +17,7 @@ from urllib.parse import quote
 from casulo.model.errors import Unavailable
 from casulo.model.policy import NetworkPolicy
 from casulo.model.policywire import expanded, wire
-from casulo.network.egress.calls import call
+from casulo.network.egress.calls import Line, call
 from casulo.network.egress.place import Place
 from casulo.network.egress.process import Process
 from casulo.network.egress.settings import EgressSettings
@@ -61,6 +61,7 @@ class Egress:
         self._baselines: set[str] = set()
         self._lock = threading.RLock()
         self._process: Process | None = None
+        self._line = Line(place.socket)
 
     @property
     def place(self) -> Place:
@@ -136,7 +137,7 @@ class Egress:
         while True:
             try:
                 with self._lock:
-                    call(self._place.socket, method, target, body)
+                    self._line.call(method, target, body)
                     noted()
                     return
             except Unavailable:

@@ -17,6 +17,9 @@ from casulo.model.quantities import whole_bytes
 from casulo.network.egress.settings import EgressSettings
 
 _ADDRESSES = 262144
+_NICE = -10
+"""All sandboxes wait for this one process, so it goes before what one of them does."""
+
 _GROUPS = range(1024, 65024)
 
 
@@ -65,6 +68,7 @@ class Place:
             "blockDoH": settings.block_doh,
             "doh": list(settings.doh),
             "addresses": _ADDRESSES,
+            "nice": _NICE,
             "limits": {
                 "connections": settings.max_connections,
                 "connectionsPerSecond": settings.connections_per_second,
