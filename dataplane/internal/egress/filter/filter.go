@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"casulo.dev/dataplane/internal/egress/policy"
 )
@@ -242,19 +243,28 @@ func (f *Filter) Remove(name string) error {
 	if old == nil {
 		return nil
 	}
-	f.removeElements(old)
-	f.del(f.sets.policed, nftables.SetElement{Key: ifname(name)})
-	if old.closed {
-		f.del(baselineSet(old.box.Baseline), nftables.SetElement{Key: ifname(name)})
+	err := f.take(old, old.closed)
+	if errors.Is(err, unix.ENOENT) && old.closed { // its server has written its own table anew meanwhile
+		err = f.take(old, false)
 	}
-	f.dropChains(old)
-	f.relearn(name, nil)
-	if err := f.conn.Flush(); err != nil {
+	if err != nil {
 		return fmt.Errorf("the packet filter did not forget %s: %w", name, err)
 	}
 	delete(f.boxes, name)
 	delete(f.kernel, name)
 	return nil
+}
+
+func (f *Filter) take(old *chains, closed bool) error {
+	key := nftables.SetElement{Key: ifname(old.box.Interface)}
+	f.removeElements(old)
+	f.del(f.sets.policed, key)
+	if closed {
+		f.del(baselineSet(old.box.Baseline), key)
+	}
+	f.dropChains(old)
+	f.relearn(old.box.Interface, nil)
+	return f.conn.Flush()
 }
 
 func (f *Filter) dropChains(old *chains) {
