@@ -27,9 +27,22 @@ if TYPE_CHECKING:
     from casulo.images.store import Image, ImageStore
     from casulo.settings import Settings
 
-app = typer.Typer(help="Keep images on this machine.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="For example python:3.12 or oci:/folder:tag.", show_default=False)]
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_CONFIG = "casulo.image.config"
+
+
+@app.callback()
+def image(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="The server's config file; ~/.sandbox.toml if there is one."),
+    ] = None,
+) -> None:
+    """Keep images on this machine, in the store of the server with the same configuration."""
+    ctx.meta[_CONFIG] = config or State.of(ctx).config_file
 
 
 @app.command()
@@ -38,7 +51,7 @@ def ls(ctx: typer.Context, output: Output = None) -> None:
     printer = State.of(ctx).printer()
 
     async def main() -> None:
-        async with _store() as store:
+        async with _store(ctx) as store:
             images = await store.list()
         if printer.json:
             printer.rows(images, ())
@@ -85,7 +98,7 @@ def pull(
     where = Platform(system, architecture.partition("/")[0]) if platform else None
 
     async def main() -> Image:
-        async with _store() as store:
+        async with _store(ctx) as store:
             with _shown(f"pulling {name}") as progress:
                 return await store.pull(name, login, where, progress)
 
@@ -115,7 +128,7 @@ def import_(
     _check_name(name)
 
     async def main() -> Image:
-        async with _store() as store:
+        async with _store(ctx) as store:
             with _shown(f"importing {source}") as progress:
                 return await store.import_image(source, name, config, progress=progress)
 
@@ -138,7 +151,7 @@ def build(
     _check_name(wanted.name)
 
     async def main() -> Image:
-        async with _store() as store:
+        async with _store(ctx) as store:
             return await store.build(wanted, os.environ, note)
 
     image = run(main())
@@ -154,7 +167,7 @@ def rm(
     """Remove images. One that a sandbox uses is kept, and that is an error."""
 
     async def main() -> list[Pruned]:
-        async with _store() as store:
+        async with _store(ctx) as store:
             return [await store.remove(name) for name in names]
 
     _removed(ctx, run(main()))
@@ -171,15 +184,15 @@ def prune(
     """Remove what nothing refers to: layers without an image, images without a name."""
 
     async def main() -> list[Pruned]:
-        async with _store() as store:
+        async with _store(ctx) as store:
             return [await store.prune(unused=every)]
 
     _removed(ctx, run(main()))
 
 
 @asynccontextmanager
-async def _store() -> AsyncIterator[ImageStore]:
-    settings = _settings()
+async def _store(ctx: typer.Context) -> AsyncIterator[ImageStore]:
+    settings = _settings(ctx.meta[_CONFIG])
     from casulo.images.store import ImageStore
 
     store = ImageStore(settings.images_dir, settings.images, _ids(settings))
@@ -190,7 +203,7 @@ async def _store() -> AsyncIterator[ImageStore]:
         await store.close()
 
 
-def _settings() -> Settings:
+def _settings(config: Path | None) -> Settings:
     try:
         from casulo.settings import Settings
     except ModuleNotFoundError as error:
@@ -199,7 +212,7 @@ def _settings() -> Settings:
             code=Code.HOST_UNSUPPORTED,
             hint="install it with: pip install 'casulo[server]'",
         ) from error
-    return Settings.load(None, os.environ)
+    return Settings.load(config, os.environ)
 
 
 def _ids(settings: Settings) -> Ids:

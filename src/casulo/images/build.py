@@ -18,7 +18,7 @@ from pathlib import Path
 
 from casulo import linux
 from casulo.images import aptsources, rooted
-from casulo.images.recipe import File, Recipe
+from casulo.images.recipe import HOST_NPM, HOST_PIP, File, Recipe
 from casulo.model.errors import Code, InvalidRequest, RuntimeFailure, Unsupported
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -41,10 +41,14 @@ _TAIL = 3000
 
 @dataclass(frozen=True)
 class Tree:
-    """Where the image is put together. `lower` are the layers of a base, lowest first."""
+    """Where the image is put together. `lower` are the layers of a base, lowest first.
+
+    `shown` are folders of this machine that the base has, read-only.
+    """
 
     place: Path
     lower: tuple[Path, ...] = ()
+    shown: tuple[str, ...] = ()
 
     @property
     def root(self) -> Path:
@@ -113,6 +117,9 @@ def _in_namespace(recipe: Recipe, tree: Tree, env: Mapping[str, str], say: Calla
         lower = ":".join(str(layer) for layer in reversed(tree.lower))
         options = f"lowerdir={lower},upperdir={tree.place}/upper,workdir={tree.place}/work,{_OVERLAY}"
         linux.mount("overlay", str(tree.root), "overlay", linux.MS_NODEV, options)
+    for path in tree.shown:
+        linux.bind(path, f"{tree.root}{path}")
+        linux.mount("", f"{tree.root}{path}", "", linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY)
     steps = _steps(recipe)
     root = os.open(tree.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -137,9 +144,11 @@ def _steps(recipe: Recipe) -> list[tuple[str, list[str]]]:
         steps.append((f"installing with apt: {' '.join(packages.apt)}", install))
     if packages.pip:
         pip = ["python3", "-m", "pip", "install", "--no-cache-dir", "--root-user-action=ignore"]
+        pip += ["--target", HOST_PIP] if recipe.on_host else []
         steps.append((f"installing with pip: {' '.join(packages.pip)}", [*pip, *packages.pip]))
     if packages.npm:
         npm = ["npm", "install", "--global", "--no-audit", "--no-fund"]
+        npm += ["--prefix", HOST_NPM] if recipe.on_host else []
         steps.append((f"installing with npm: {' '.join(packages.npm)}", [*npm, *packages.npm]))
     return steps
 
@@ -297,7 +306,14 @@ def _write(root: int, file: File) -> None:
             raise InvalidRequest(
                 f"image recipe: files: {file.source}: {error.strerror}", code=Code.INVALID_PARAMETER
             ) from None
-    _put(root, file.path, content, file.mode)
+    try:
+        _put(root, file.path, content, file.mode)
+    except OSError as error:
+        raise InvalidRequest(
+            f"image recipe: files: {file.path} cannot be written: {error.strerror}",
+            code=Code.INVALID_PARAMETER,
+            hint="with the base 'host', what is below /usr is this machine's own and stays as it is",
+        ) from error
 
 
 def _put(root: int, path: str, content: bytes, mode: int) -> None:

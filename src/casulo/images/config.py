@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from casulo.model.draft import HOST_IMAGE
 from casulo.model.errors import Code, InvalidRequest
+
+_BASE_LABEL = "casulo.base"
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class ImageConfig:
     volumes: tuple[str, ...] = ()
     exposed_ports: tuple[str, ...] = ()
     stop_signal: str = ""
+    on_host: bool = False
+    """Whether the layers lie on the running machine's own programs (the image `host`) and not on nothing."""
 
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> ImageConfig:
@@ -37,6 +42,7 @@ class ImageConfig:
             volumes=tuple(sorted(_object(body, "Volumes"))),
             exposed_ports=tuple(sorted(_object(body, "ExposedPorts"))),
             stop_signal=_text(body, "StopSignal"),
+            on_host=_object(body, "Labels").get(_BASE_LABEL) == HOST_IMAGE,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -50,6 +56,7 @@ class ImageConfig:
             "Volumes": {path: {} for path in self.volumes},
             "ExposedPorts": {port: {} for port in self.exposed_ports},
             "StopSignal": self.stop_signal,
+            "Labels": {_BASE_LABEL: HOST_IMAGE} if self.on_host else {},
         }
         return {key: value for key, value in body.items() if value}
 

@@ -3,7 +3,7 @@
 """What `osb image build` reads: a small TOML file that says what is in an image. Pure.
 
 name = "tools:1"
-base = "suite:bookworm"            # a Debian suite, or an image: python:3.12, oci:/folder:tag
+base = "suite:bookworm"            # a Debian suite, an image (python:3.12, oci:/folder:tag), or host
 entrypoint = ["/usr/bin/tool"]     # also: cmd, workdir, user
 [packages]
 apt = ["git"]                      # also: pip, npm
@@ -28,6 +28,10 @@ from casulo.model.draft import HOST_IMAGE, nearest
 from casulo.model.errors import Code, InvalidRequest
 
 SUITE = "suite:"
+HOST_PIP, HOST_NPM = "/opt/pip", "/opt/npm"
+"""Where packages go when the base is `host`."""
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SUITE = re.compile(r"[a-z][a-z0-9.-]*")
 _PACKAGE = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@._+~:/=<>!,\[\]-]*")
 
@@ -70,6 +74,11 @@ class Recipe:
         """The Debian suite to begin with; empty when the base is an image."""
         return self.base.removeprefix(SUITE) if self.base.startswith(SUITE) else ""
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the base is this machine's own programs."""
+        return self.base == HOST_IMAGE
+
     def configure(self, base: ImageConfig) -> ImageConfig:
         """The configuration on top of the base's. A new entrypoint voids the base's CMD, as in engines."""
         entrypoint = base.entrypoint if self.entrypoint is None else self.entrypoint
@@ -78,10 +87,23 @@ class Recipe:
             base,
             entrypoint=entrypoint,
             cmd=inherited if self.cmd is None else self.cmd,
-            env={**base.env, **self.env},
+            env={**base.env, **(self._host_env() if self.on_host else {}), **self.env},
             workdir=base.workdir if self.workdir is None else self.workdir,
             user=base.user if self.user is None else self.user,
+            on_host=base.on_host or self.on_host,
         )
+
+    def _host_env(self) -> dict[str, str]:
+        """How programs find packages that cannot be below /usr, which is the machine's."""
+        env = {}
+        if self.packages.pip:
+            env["PYTHONPATH"] = HOST_PIP
+        if self.packages.npm:
+            env["NODE_PATH"] = f"{HOST_NPM}/lib/node_modules"
+        folders = [f"{HOST_PIP}/bin"] * bool(self.packages.pip) + [f"{HOST_NPM}/bin"] * bool(
+            self.packages.npm
+        )
+        return {**env, "PATH": ":".join([*folders, _PATH])} if folders else env
 
 
 def load(path: Path) -> Recipe:
@@ -107,6 +129,11 @@ def parse(body: Mapping[str, Any], folder: Path) -> Recipe:
     env = body.get("env", {})
     if not isinstance(env, Mapping) or not all(isinstance(v, str) for v in env.values()):
         raise _wrong("env: a table of texts is expected")
+    if lists.get("apt") and body.get("base") == HOST_IMAGE:
+        raise _wrong(
+            "packages.apt: with the base 'host' the programs are this machine's own",
+            "install them on this machine, or take suite:bookworm (or another Debian suite) as the base",
+        )
     optional = {key: _words(body[key], key) for key in ("entrypoint", "cmd") if key in body}
     return Recipe(
         name=_text(body, "name"),
@@ -122,11 +149,6 @@ def parse(body: Mapping[str, Any], folder: Path) -> Recipe:
 
 
 def _base(base: str) -> str:
-    if base == HOST_IMAGE:
-        raise _wrong(
-            "base: 'host' is this machine's own programs, which belong to no image",
-            f"take {SUITE}bookworm (or another Debian suite), or an image",
-        )
     if base.startswith(SUITE) and not _SUITE.fullmatch(base.removeprefix(SUITE)):
         raise _wrong(f"base: {base!r} names no Debian suite")
     return base

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from casulo.images import build as building
 from casulo.images import daemon, locks, reference
+from casulo.images import host as host_image
 from casulo.images import prune as pruning
 from casulo.images.config import ImageConfig
 from casulo.images.ids import PLAIN, Ids
@@ -199,9 +200,12 @@ class ImageStore:
     ) -> Image:
         """The image of a recipe. For this machine's administrator; `say` is told of each step."""
         building.check(recipe)
-        base = None if recipe.suite else await self._base(recipe)
+        base = None if recipe.suite or recipe.on_host else await self._base(recipe)
         with self._shelf.job() as place:
             tree = building.Tree(place / "build", base.layers if base else ())
+            if recipe.on_host or (base and base.config.on_host):
+                machine = await asyncio.to_thread(host_image.prepare, place / "host", 0, ())
+                tree = replace(tree, lower=(machine.root, *tree.lower), shown=machine.binds)
             await asyncio.to_thread(building.build, recipe, tree, env, say)
             say("storing the image")
             config = recipe.configure(base.config if base else ImageConfig())

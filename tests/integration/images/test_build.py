@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from casulo.client import Client, Connection, Sandbox
 from support.images import ImageParts, LayoutWriter, archive, folder, link
 from support.images import busybox as busybox_layer
 from support.machine import cannot_run
@@ -111,6 +112,40 @@ def test_an_image_is_built_on_another_without_any_network(osb: Osb, base: str, t
     assert (top / "etc/way-out").read_text() == "inside" and not (top / "etc/way-out").is_symlink()
     assert not (top / "bin/busybox").exists()
     assert os.listdir(tmp_path / "home/images/tmp") == []
+
+
+def test_files_and_packages_come_on_top_of_this_machines_programs(new_server, tmp_path: Path) -> None:
+    needs_root()
+    server = new_server("local")
+    (tmp_path / "one.toml").write_text(
+        'name = "ours:1"\nbase = "host"\nworkdir = "/srv"\n[env]\nGREETING = "hello"\n'
+        '[[files]]\npath = "/srv/tool"\ncontent = "#!/bin/sh\\necho $GREETING"\nmode = "0755"\n'
+    )
+    (tmp_path / "two.toml").write_text(
+        'name = "ours:2"\nbase = "ours:1"\n[[files]]\npath = "/srv/other"\ncontent = "2"\n'
+    )
+    (tmp_path / "wrong.toml").write_text(
+        'name = "ours:3"\nbase = "host"\n[[files]]\npath = "/usr/bin/ls"\ncontent = "2"\n'
+    )
+    config = ["--config", str(server.data_dir / "test.toml")]
+    build = [sys.executable, "-m", "casulo.cli", "image", *config, "build"]
+    for recipe, code in (("one", 0), ("two", 0), ("wrong", 1)):
+        done = subprocess.run([*build, str(tmp_path / f"{recipe}.toml")], capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+    assert "/usr/bin/ls cannot be written" in done.stderr
+    with (
+        Client(Connection(server.url, server.api_key)) as client,
+        Sandbox.create("ours:2", client=client) as box,
+    ):
+        assert (
+            box.commands.run("./tool && cat other && pwd && python3 -V")
+            .check()
+            .stdout.startswith("hello\n2/srv\nPy")
+        )
+        assert not box.commands.run("touch /usr/x").ok
+        snapshot = box.snapshot("ours")
+        with Sandbox.create(snapshot=snapshot, client=client) as again:
+            assert again.commands.run("/srv/tool").check().stdout == "hello\n"
 
 
 def test_a_failing_step_is_shown_and_leaves_nothing(osb: Osb, base: str, tmp_path: Path) -> None:

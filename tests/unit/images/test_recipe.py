@@ -69,7 +69,6 @@ def test_the_configuration_goes_on_top_of_the_bases() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('"suite:bookworm"', '"host"', "this machine's own programs"),
         ('"suite:bookworm"', '"suite:../x"', "no Debian suite"),
         ("workdir", "wordkir", "unknown key wordkir"),
         ('name = "tools:1"', "", "name is missing"),

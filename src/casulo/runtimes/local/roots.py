@@ -16,7 +16,7 @@ from pathlib import Path
 
 from casulo.images import daemon, reference, view
 from casulo.images import host as host_image
-from casulo.images.config import combine
+from casulo.images.config import ImageConfig, combine
 from casulo.images.ids import Ids
 from casulo.images.settings import ImagesSettings
 from casulo.images.store import Image, ImageStore
@@ -24,7 +24,7 @@ from casulo.images.users import User
 from casulo.model.credentials import Credentials
 from casulo.model.draft import HOST_IMAGE
 from casulo.model.errors import Code, Conflict, InvalidRequest, RuntimeFailure, Unsupported
-from casulo.model.sandbox import Spec
+from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Spec
 from casulo.model.snapshot import snapshot_not_found
 from casulo.network.filter import host_resolvers
 from casulo.runtimes.local.snapshotshelf import SnapshotShelf
@@ -201,6 +201,8 @@ class Roots:
         )
 
     def _image_root(self, image: Image, spec: Spec) -> Root:
+        if image.config.on_host:
+            return self._on_host(image, spec)
         process = combine(image.config, entrypoint=spec.entrypoint)
         return Root(
             layers=image.layers,
@@ -212,6 +214,27 @@ class Roots:
             own_run=True,
             names={"resolv.conf": self._name_servers},
             directories=image.config.volumes,
+        )
+
+    def _on_host(self, image: Image, spec: Spec) -> Root:
+        """Layers of an image over the machine's own, which its programs are then mounted on."""
+        machine = self._host_image
+        whole = replace(image, layers=(machine.root, *image.layers))
+        for path in machine.binds:
+            if view.kind(whole.layers, self.ids, path) != "directory":
+                raise InvalidRequest(
+                    f"{image.name} cannot be started: its {path} is no directory", code=Code.IMAGE_INVALID
+                )
+        plain = replace(whole, config=replace(image.config, on_host=False))
+        root = self._image_root(
+            plain, replace(spec, entrypoint=spec.entrypoint or _host_program(image.config))
+        )
+        return replace(
+            root,
+            binds=machine.binds,
+            own_run=False,
+            environment={**machine.environment, **root.environment},
+            workdir=machine.workdir if image.config.workdir == "/" else root.workdir,
         )
 
     @property
@@ -231,6 +254,11 @@ def check(spec: Spec) -> None:
             code=Code.IMAGE_UNSUPPORTED,
             hint="leave the platform out or ask for this machine's",
         )
+
+
+def _host_program(config: ImageConfig) -> tuple[str, ...]:
+    """As with the image `host`, a sandbox waits when nobody says what to run."""
+    return () if config.entrypoint or config.cmd else DEFAULT_ENTRYPOINT
 
 
 def _etc(name: str, layers: tuple[Path, ...], ids: Ids) -> Etc:
