@@ -95,14 +95,13 @@ class Recipe:
 
     def _host_env(self) -> dict[str, str]:
         """How programs find packages that cannot be below /usr, which is the machine's."""
-        env = {}
+        env, folders = {}, []
         if self.packages.pip:
             env["PYTHONPATH"] = HOST_PIP
+            folders.append(f"{HOST_PIP}/bin")
         if self.packages.npm:
             env["NODE_PATH"] = f"{HOST_NPM}/lib/node_modules"
-        folders = [f"{HOST_PIP}/bin"] * bool(self.packages.pip) + [f"{HOST_NPM}/bin"] * bool(
-            self.packages.npm
-        )
+            folders.append(f"{HOST_NPM}/bin")
         return {**env, "PATH": ":".join([*folders, _PATH])} if folders else env
 
 
