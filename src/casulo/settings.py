@@ -24,6 +24,7 @@ from casulo.control.settings import (
     SandboxSettings,
     SnapshotSettings,
 )
+from casulo.control.vaultsettings import VaultSettings
 from casulo.images.settings import ImagesSettings
 from casulo.model.draft import nearest
 from casulo.model.errors import CasuloError, Code, InvalidRequest
@@ -136,6 +137,7 @@ class Settings(_Table):
     microvm: MicrovmSettings = MicrovmSettings()
     images: ImagesSettings = ImagesSettings()
     egress: EgressSettings = EgressSettings()
+    vault: VaultSettings = VaultSettings()
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
     audit: AuditSettings = AuditSettings()
@@ -156,7 +158,8 @@ class Settings(_Table):
     def parse(cls, tables: Mapping[str, Any], env: Mapping[str, str], *, source: str) -> Settings:
         """Settings from parsed tables, overridden by `env`; `source` is named in errors."""
         try:
-            return cls.model_validate(_overridden(tables, env))
+            read = cls.model_validate(_overridden(tables, env))
+            return read.model_copy(update={"vault": read.vault.with_environment(env)})
         except ValidationError as error:
             raise _explained(error, source) from None
         except CasuloError as error:
@@ -184,6 +187,7 @@ class Settings(_Table):
             snapshot=self.snapshot,
             max_sandbox_timeout_seconds=self.server.max_sandbox_timeout_seconds,
             default_policy=self.egress.default_policy,
+            vault=self.vault,
         )
 
 

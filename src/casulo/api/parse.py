@@ -29,12 +29,6 @@ _REFUSED: list[tuple[Callable[[CreateSandboxRequest], object], str, str, str]] =
         "create the sandbox from an image",
     ),
     (
-        lambda r: r.credentialProxy and r.credentialProxy.enabled,
-        Code.NOT_SUPPORTED,
-        "credentialProxy: this server cannot inject credentials",
-        "leave it out",
-    ),
-    (
         lambda r: r.secureAccess,
         Code.NOT_SUPPORTED,
         "secureAccess: this server has no secured endpoints",
@@ -64,6 +58,7 @@ def draft_of(request: CreateSandboxRequest) -> Draft:
         volumes=volumes_of(request.volumes),
         credentials=_credentials(request.image),
         network_policy=None if request.networkPolicy is None else parse_policy(request.networkPolicy),
+        credential_proxy=request.credentialProxy is not None and request.credentialProxy.enabled,
     )
 
 

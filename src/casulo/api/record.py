@@ -45,7 +45,8 @@ class Record:
         """A request is being answered. What goes through the proxy changes the sandbox, not the server."""
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._measures.answered(method, answered.status)
-        change = method in _CHANGES and not proxied and not scope["path"].endswith(_NO_CHANGE)
+        ours = not proxied or "audit" in scope.get("state", {})
+        change = method in _CHANGES and ours and not scope["path"].endswith(_NO_CHANGE)
         if self._log and (change or answered.status in _REFUSED):
             self._audit(self._log, scope, answered)
 
@@ -59,6 +60,7 @@ class Record:
             "method": scope["method"],
             "path": scope["path"],
             "status": answered.status,
+            **scope.get("state", {}).get("audit", {}),
         }
         try:
             log.write({**entry, "made": answered.made} if answered.made else entry)

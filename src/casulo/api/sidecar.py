@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the Casulo authors
-"""The policy API at a sandbox's port 18080, as the sidecars of other servers have it.
+"""Policies and credential vaults at a sandbox's port 18080, as the sidecars of other servers have them.
 
 It is served here, behind the proxy route of that port, so it is out of the sandbox's reach. Its errors
 are plain text, and a token of its own guards it: the one that endpoint lookups hand out.
@@ -16,42 +16,53 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from casulo.api import vaults
 from casulo.api.errors import status_of
 from casulo.api.routes import respond
 from casulo.api.routes.policies import status_body
 from casulo.api.tokens import AUTH_HEADER, Tokens
-from casulo.control.access import PolicyAccess
+from casulo.api.vaults import Vaults
+from casulo.control.access import Access, PolicyAccess
 from casulo.control.policies import Status
+from casulo.control.vaultsettings import VaultSettings
 from casulo.model.errors import CasuloError, Code, InvalidRequest
 from casulo.model.policywire import parse_policy, parse_rules, parse_targets
 
 _LARGEST_BODY = 4 << 20
+_CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 class Sidecar:
     """Answers the requests that the proxy gets for port 18080."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, settings: VaultSettings) -> None:
         self._tokens = tokens
+        self._vaults = Vaults(settings)
 
     async def __call__(
-        self, policies: PolicyAccess, sandbox_id: str, rest: bytes, scope: Scope, receive: Receive, send: Send
+        self, access: Access, sandbox_id: str, rest: bytes, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Answer one request; `rest` is the path below the port."""
         request = Request(scope, receive)
         path = rest.partition(b"?")[0].decode("latin-1")
         try:
-            answer = await self._answer(policies, sandbox_id, path, request)
+            answer = await self._answer(access, sandbox_id, path, request)
         except CasuloError as error:
             answer = PlainTextResponse(str(error), status_of(error))
         await answer(scope, receive, send)
 
-    async def _answer(self, policies: PolicyAccess, sandbox_id: str, path: str, request: Request) -> Response:
+    async def _answer(self, access: Access, sandbox_id: str, path: str, request: Request) -> Response:
         if path == "/healthz" and request.method in ("GET", "HEAD"):
             return PlainTextResponse("ok")
         given = request.headers.get(AUTH_HEADER, "")
         if not hmac.compare_digest(given.encode(), self._tokens.of(sandbox_id).encode()):
             return PlainTextResponse(f"the header {AUTH_HEADER} is missing or wrong", 401)
+        if request.method in _CHANGES:
+            request.scope.setdefault("state", {})[
+                "audit"
+            ] = {}  # a change of ours, though it came by the proxy
+        if path == vaults.PATH or path.startswith(f"{vaults.PATH}/"):
+            return await self._vaults.answer(access.vaults, sandbox_id, path, request)
         if path != "/policy":
             return PlainTextResponse(f"there is no {path} here", 404)
         act = _ACTS.get(request.method)
@@ -59,7 +70,7 @@ class Sidecar:
             return PlainTextResponse(
                 f"{request.method} is not possible here", 405, {"Allow": ", ".join(_ACTS)}
             )
-        return await act(policies, sandbox_id, request)
+        return await act(access.policies, sandbox_id, request)
 
 
 async def _get(policies: PolicyAccess, sandbox_id: str, _: Request) -> Response:

@@ -154,7 +154,9 @@ class CreateSandboxRequest(_Request):
     def _fits_together(self) -> Self:
         if "OPENSANDBOX_LIFECYCLE" in (self.env or {}):
             raise ValueError("env: OPENSANDBOX_LIFECYCLE is reserved")
-        if self.credentialProxy and self.credentialProxy.enabled and self.networkPolicy is None:
+        restored = bool((self.snapshotId or "").strip())  # with the policy of its source
+        wanted = self.credentialProxy is not None and self.credentialProxy.enabled
+        if wanted and self.networkPolicy is None and not restored:
             raise ValueError("credentialProxy needs a networkPolicy")
         if self.lifecycle and self.pooled:
             raise ValueError("lifecycle hooks cannot be combined with poolRef")

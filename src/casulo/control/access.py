@@ -14,12 +14,14 @@ from casulo.control.lifecycle import Lifecycle
 from casulo.control.policies import Policies, Status
 from casulo.control.pools import Pools
 from casulo.control.snapshots import Snapshots
+from casulo.control.vaults import Vaults
 from casulo.model.draft import Draft
 from casulo.model.errors import sandbox_not_found
 from casulo.model.keys import Caller, Scope
 from casulo.model.policy import NetworkPolicy, Rule
 from casulo.model.sandbox import Handle, Sandbox
 from casulo.model.snapshot import Snapshot, snapshot_not_found
+from casulo.model.vault import Binding, Credential, Patch, Vault
 from casulo.runtimes.registry import Registry
 from casulo.store.query import Page, Query, SnapshotQuery
 
@@ -51,6 +53,11 @@ class Access:
     def policies(self) -> PolicyAccess:
         """The same for network policies."""
         return PolicyAccess(self, self._lifecycle.policies)
+
+    @property
+    def vaults(self) -> VaultAccess:
+        """The same for credential vaults."""
+        return VaultAccess(self, self._lifecycle.vaults)
 
     @property
     def keys(self) -> Keys:
@@ -168,6 +175,36 @@ class PolicyAccess:
         """Whether the sandbox's runtime enforces policies."""
         await self._access.reach(sandbox_id, Scope.READ)
         return await self._policies.supported(sandbox_id)
+
+
+class VaultAccess:
+    """`control.Vaults` in the same way."""
+
+    def __init__(self, access: Access, vaults: Vaults) -> None:
+        self._access = access
+        self._vaults = vaults
+
+    async def get(self, sandbox_id: str) -> Vault:
+        """The vault."""
+        await self._access.reach(sandbox_id, Scope.READ)
+        return await self._vaults.get(sandbox_id)
+
+    async def create(
+        self, sandbox_id: str, credentials: tuple[Credential, ...], bindings: tuple[Binding, ...]
+    ) -> Vault:
+        """Make one."""
+        await self._access.reach(sandbox_id, Scope.CREATE)
+        return await self._vaults.create(sandbox_id, credentials, bindings, self._access.caller)
+
+    async def patch(self, sandbox_id: str, patch: Patch) -> Vault:
+        """Change it."""
+        await self._access.reach(sandbox_id, Scope.CREATE)
+        return await self._vaults.patch(sandbox_id, patch, self._access.caller)
+
+    async def delete(self, sandbox_id: str) -> None:
+        """Forget it."""
+        await self._access.reach(sandbox_id, Scope.CREATE)
+        await self._vaults.delete(sandbox_id, self._access.caller)
 
 
 class SnapshotAccess:

@@ -21,11 +21,15 @@ from casulo.control.policies import Policies
 from casulo.control.pools import Pools
 from casulo.control.reconcile import Reconciler
 from casulo.control.renewals import Renewals
+from casulo.control.sealing import Keyring
 from casulo.control.settings import ControlSettings
 from casulo.control.snapshots import Snapshots
+from casulo.control.sources import Sources
 from casulo.control.starts import Claimed, Order, Starts
 from casulo.control.stops import Stops
 from casulo.control.transitions import Reason, ended
+from casulo.control.vaults import Vaults
+from casulo.control.vaultsettings import VaultSettings
 from casulo.model import labels, volumes
 from casulo.model.draft import RUNTIME, Draft, complete, ends_at, isolation_of, resumes_on_access
 from casulo.model.errors import Code, Conflict, InvalidRequest, NotFound
@@ -55,16 +59,23 @@ class Lifecycle:
         self._context = Context(store, runtimes, settings, now)
         self.keys = Keys(store, now)
         self._stops = Stops(self._context)
-        self._starts = Starts(self._context, self._stops)
-        self.policies = Policies(self._context)
+        keyring = Keyring(settings.vault, settings.data_dir)
+        self.vaults = Vaults(self._context, keyring, Sources(settings.vault))
+        self._starts = Starts(self._context, self._stops, self.vaults)
+        self.policies = Policies(self._context, self.vaults)
         self._reconciler = Reconciler(self._context, self._starts, self._stops)
         self._pauses = Pauses(self._context, self._reconciler.doubt)
-        self.snapshots = Snapshots(self._context)
+        self.snapshots = Snapshots(self._context, self.vaults)
         self.pools = Pools(self._context, self._starts.admission, settings.pools)
         chores = (self._stops.retry, self._reconciler.look_again, self.snapshots.retry)
         self._expiry = Expiry(self._context, self._stops, chores)
         self._renewals = Renewals(self._context, self._expiry)
-        self._expiring: asyncio.Task[None] | None = None
+        self._supervisors: list[asyncio.Task[None]] = []
+
+    @property
+    def vault_settings(self) -> VaultSettings:
+        """How credentials may be sent here."""
+        return self._context.settings.vault
 
     @property
     def runtimes(self) -> Registry:
@@ -76,18 +87,24 @@ class Lifecycle:
 
         Unsupported says why the default runtime cannot work on this host.
         """
+        await self.vaults.open()
         await self._context.runtimes.open(self._exited)
         await self.keys.refresh()
         await self.snapshots.recover()
         await self._reconciler.run()
         await self.pools.open()
-        self._expiring = asyncio.get_running_loop().create_task(self._expiry.run(), name="expiry")
+        loop = asyncio.get_running_loop()
+        self._supervisors = [
+            loop.create_task(self._expiry.run(), name="expiry"),
+            loop.create_task(self.vaults.run(), name="vaults"),
+        ]
 
     async def close(self) -> None:
         """Stop expiry, undo creates in flight, finish removals, close runtimes. Sandboxes keep running."""
-        if self._expiring:
-            self._expiring.cancel()
-            await asyncio.wait([self._expiring])
+        for supervisor in self._supervisors:
+            supervisor.cancel()
+        if self._supervisors:
+            await asyncio.wait(self._supervisors)
         for sandbox_id in list(self._context.starting):
             self._stops.begin(sandbox_id, Reason.SERVER_STOPPED)
         await self.pools.close()
@@ -213,6 +230,7 @@ class Lifecycle:
         owned = volumes.owned(asked.volumes, caller.owner)
         spec = replace(asked, isolation=isolation, volumes=owned)
         runtime.check(spec)
+        await self.vaults.check_restore(spec)
         member = self.pools.take(runtime, spec, pool)
         sandbox = self._new(spec, draft, runtime, caller.owner)
         order = Order(sandbox, runtime, draft.credentials)

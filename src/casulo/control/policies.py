@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from casulo.control.context import Context
+from casulo.control.vaults import Vaults
 from casulo.model.errors import Code, Conflict, Unsupported
 from casulo.model.policy import EGRESS_FEATURE, Action, NetworkPolicy, Rule
 from casulo.model.policywire import merged, without
@@ -37,8 +38,9 @@ class Status:
 class Policies:
     """Each change is atomic: it holds everywhere or nowhere, and runs to its end without its caller."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, vaults: Vaults) -> None:
         self._context = context
+        self._vaults = vaults
 
     async def get(self, sandbox_id: str) -> Status:
         """What holds, and whether the last change failed."""
@@ -95,6 +97,7 @@ class Policies:
             wanted = change(held)
             if wanted == sandbox.spec.network_policy:
                 return Status(wanted, reason=unchanged)
+            await self._vaults.check_policy(sandbox, wanted)
             await egress.apply(sandbox_id, wanted)
             try:
                 await self._context.update(sandbox_id, lambda found: _with(found, wanted))

@@ -13,6 +13,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from casulo.control.hostroom import Room
+from casulo.control.vaultsettings import VaultSettings
 from casulo.model import quantities
 from casulo.model.draft import Defaults
 from casulo.model.policy import NetworkPolicy
@@ -162,6 +163,7 @@ class ControlSettings(BaseModel):
     pools: PoolsSettings = PoolsSettings()
     max_sandbox_timeout_seconds: int | None = None
     default_policy: NetworkPolicy | None = None
+    vault: VaultSettings = VaultSettings()
 
     @property
     def defaults(self) -> Defaults:

@@ -18,6 +18,7 @@ from datetime import datetime
 import structlog
 
 from casulo.control.context import Context
+from casulo.control.vaults import Vaults
 from casulo.model.errors import (
     CasuloError,
     Code,
@@ -44,8 +45,9 @@ _log = structlog.get_logger(__name__)
 class Snapshots:
     """All that the API may ask about snapshots."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, vaults: Vaults) -> None:
         self._context = context
+        self._vaults = vaults
         self._rows = context.store.snapshots
         self._deleting: dict[str, asyncio.Task[None]] = {}
         self._owed: dict[str, float] = {}  # id -> when to try its removal again, in loop time
@@ -132,6 +134,7 @@ class Snapshots:
             handle = _still_there(source)
             try:
                 async with asyncio.timeout(limit) as timer:
+                    await self._vaults.keep(snapshot.id, source)
                     await ability.take(snapshot.id, source.id, source.spec, handle)
             except TimeoutError as error:
                 if not timer.expired():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from casulo.control.context import Context, Launch
 from casulo.control.events import Kind, Milestones
 from casulo.control.stops import Stops
 from casulo.control.transitions import Reason, moved, noted
+from casulo.control.vaults import Vaults
 from casulo.model.credentials import Credentials
 from casulo.model.draft import ends_at
 from casulo.model.errors import CasuloError, Code, Conflict, Forbidden, TimedOut
@@ -57,9 +58,10 @@ class Order:
 class Starts:
     """All starts. How many run at once, and in which order, `Admission` decides."""
 
-    def __init__(self, context: Context, stops: Stops) -> None:
+    def __init__(self, context: Context, stops: Stops, vaults: Vaults) -> None:
         self._context = context
         self._stops = stops
+        self._vaults = vaults
         settings = context.settings
         self.admission = Admission(
             settings.admission, settings.sandbox.max_concurrent_starts, settings.data_dir
@@ -95,6 +97,7 @@ class Starts:
         try:
             await self._prepared(order, prepare)
             marks.reached("record")
+            order = replace(order, sandbox=await self._vaults.equip(sandbox, order.runtime))
             return await self._adopted(order, marks) or await self._cold(order, marks)
         except asyncio.CancelledError:
             raise _deleted(sandbox.id) from None  # only a stop cancels a start, and it undoes

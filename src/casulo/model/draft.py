@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from casulo.model import labels, memory, quantities, volumes
 from casulo.model.credentials import Credentials
 from casulo.model.errors import Code, InvalidRequest, Unsupported
-from casulo.model.policy import EGRESS_FEATURE, NetworkPolicy
+from casulo.model.policy import EGRESS_FEATURE, VAULT_FEATURE, NetworkPolicy
 from casulo.model.sandbox import (
     DEFAULT_ENTRYPOINT,
     MIN_TIMEOUT_SECONDS,
@@ -78,6 +78,7 @@ class Draft:
     credentials: Credentials | None = None
     snapshot_id: str | None = None
     network_policy: NetworkPolicy | None = None
+    credential_proxy: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ def complete(
     _check_declared(draft.resource_limits, features, missing or {})
     volumes.check(draft.volumes, features, missing)
     policy = _policy(draft, defaults, features, missing or {})
+    _check_credential_proxy(draft, policy, features, missing or {})
     return Spec(
         image=_image(draft.image),
         entrypoint=_entrypoint(draft),
@@ -128,6 +130,7 @@ def complete(
         volumes=draft.volumes,
         snapshot_id=draft.snapshot_id,
         network_policy=policy,
+        credential_proxy=draft.credential_proxy,
     )
 
 
@@ -317,6 +320,21 @@ def _policy(
             hint=missing.get(EGRESS_FEATURE, "leave it out, or choose another runtime"),
         )
     return policy
+
+
+def _check_credential_proxy(
+    draft: Draft, policy: NetworkPolicy | None, features: Collection[str], missing: Mapping[str, str]
+) -> None:
+    if not draft.credential_proxy:
+        return
+    if VAULT_FEATURE not in features:
+        raise Unsupported(
+            "credentialProxy: the runtime of this sandbox cannot inject credentials",
+            code=Code.NOT_SUPPORTED,
+            hint=missing.get(VAULT_FEATURE, "leave it out, or choose another runtime"),
+        )
+    if policy is None:
+        raise _invalid("credentialProxy needs a networkPolicy: it injects into what that lets through")
 
 
 def _check_timeout(seconds: int | None, limit: int | None) -> None:

@@ -10,6 +10,9 @@ from enum import StrEnum
 EGRESS_FEATURE = "egress"
 """By which a runtime declares that it enforces policies."""
 
+VAULT_FEATURE = "vault"
+"""By which it declares that it can also inject credentials into what they let through."""
+
 
 class Action(StrEnum):
     """What happens to what a rule matches."""

@@ -67,7 +67,8 @@ class Spec:
     `resource_limits` is the caller's own text, kept to be echoed; `resources` is its meaning.
     `entrypoint` is empty when the image decides. The entrypoint is not started when `pre_start` fails.
     With `snapshot_id` the files are those of the snapshot, and `image` only says what it came from.
-    Without `network_policy` public addresses are reached freely.
+    Without `network_policy` public addresses are reached freely. With `credential_proxy` there may be a
+    vault; `trusted_ca` is then the certificate that programs shall trust, filled in for a start and not kept.
     """
 
     image: str
@@ -84,6 +85,8 @@ class Spec:
     volumes: tuple[Volume, ...] = ()
     snapshot_id: str | None = None
     network_policy: NetworkPolicy | None = None
+    credential_proxy: bool = False
+    trusted_ca: str = ""
 
 
 @dataclass(frozen=True)

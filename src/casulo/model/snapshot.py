@@ -102,7 +102,8 @@ def restored(draft: Draft, snapshot: Snapshot) -> Draft:
 
     Files fit the image below them, the runtime that keeps them, and what its source was asked to be:
     a request may repeat these and not change them. So it is with the processes, if they are kept. The network
-    policy goes on unless the request brings another. Everything else is the request's own.
+    policy goes on unless the request brings another, and so does the credential vault. Everything else is the
+    request's own.
     """
     _require_ready(snapshot)
     source = snapshot.spec
@@ -121,6 +122,7 @@ def restored(draft: Draft, snapshot: Snapshot) -> Draft:
         resource_limits=limits,
         extensions={**draft.extensions, **told},
         network_policy=source.network_policy if draft.network_policy is None else draft.network_policy,
+        credential_proxy=draft.credential_proxy or source.credential_proxy,
     )
 
 

@@ -136,6 +136,14 @@ class Parks(Protocol):
 
 
 @runtime_checkable
+class Injects(Protocol):
+    """A runtime that gives credentials to requests of its sandboxes."""
+
+    def foretell(self, vaults: Mapping[str, Mapping[str, Any]]) -> None:
+        """Before `open`: what `Egress.arm` was told of the sandboxes that an earlier server left."""
+
+
+@runtime_checkable
 class KeepsOutput(Protocol):
     """A runtime that has the entrypoint's output elsewhere than in `entrypoint.log` in the data directory."""
 
@@ -150,6 +158,13 @@ class Egress(Protocol):
         """Put a live sandbox under another policy, atomically; an error leaves the one before.
 
         Nothing happens when the policy is the one that holds already.
+        """
+
+    async def arm(self, sandbox_id: str, vault: Mapping[str, Any] | None) -> None:
+        """What a sandbox's requests are given from the next one on, None for nothing.
+
+        An error leaves what was. For a sandbox that is not there yet it is kept until it is, so that it holds
+        from the first request.
         """
 
     async def state(self, sandbox_id: str) -> dict[str, Any]:

@@ -29,6 +29,12 @@ DESCRIPTORS = ("events", "log", "cgroup", "pids")
 
 ENVS_FILE = "/opt/opensandbox/.env"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
 _REPLY_LIMIT = 64 * 1024
 
 
@@ -52,6 +58,8 @@ class BootDocument:
     pre_start: Hook | None = None
     periodic: tuple[Hook, ...] = ()
     isolated_dir: str = ""
+    trusted_ca: str = ""
+    """A certificate that the sandbox's programs shall trust besides the public ones."""
 
     def encode(self) -> bytes:
         """The document as the daemon reads it."""
@@ -72,6 +80,8 @@ class BootDocument:
             "log_cap_bytes": self.log_cap_bytes,
             "stop_grace_ms": self.stop_grace_ms,
         }
+        if self.trusted_ca:
+            body["ca"] = {"certificate": self.trusted_ca, "roots": public_roots()}
         if self.isolated_dir:
             body["isolated_dir"] = self.isolated_dir
         if self.pre_start:
@@ -79,6 +89,14 @@ class BootDocument:
         if self.periodic:
             body["periodic"] = [_hook(hook) for hook in self.periodic]
         return body
+
+
+def public_roots() -> str:
+    """This host's public roots, for images that have none; empty when it has none either."""
+    for name in _BUNDLES:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return Path(name).read_text()
+    return ""
 
 
 def _hook(hook: Hook) -> dict[str, Any]:

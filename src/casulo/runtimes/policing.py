@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,10 @@ class HostEgress:
     async def apply(self, sandbox_id: str, policy: NetworkPolicy) -> None:
         """Put a live sandbox under another policy."""
         await asyncio.to_thread(self._police, sandbox_id, policy)
+
+    async def arm(self, sandbox_id: str, vault: Mapping[str, Any] | None) -> None:
+        """Give its requests other credentials."""
+        await asyncio.to_thread(self._egress.arm, sandbox_id, vault)
 
     async def state(self, sandbox_id: str) -> dict[str, Any]:
         """Counts and the last failure; nothing of a sandbox that has no interface at this time."""

@@ -31,6 +31,11 @@ class Registry:
         return next(iter(self._all.values()))
 
     @property
+    def all(self) -> Sequence[Runtime]:
+        """Every enabled runtime, open or not."""
+        return tuple(self._all.values())
+
+    @property
     def opened(self) -> Mapping[str, Runtime]:
         """The runtimes that this host can really use, by name."""
         return {runtime.name: runtime for runtime in self._opened}

@@ -114,3 +114,13 @@ pools = sa.Table(
     sa.Column("revision", sa.BigInteger, nullable=False),
     sa.Column("refuses", sa.Boolean, nullable=False),
 )
+
+sealed = sa.Table(
+    "sealed",
+    metadata,
+    sa.Column("holder", sa.String(64), primary_key=True),
+    sa.Column("kind", sa.String(16), primary_key=True),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("key_id", sa.String(16), nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from casulo.model.snapshot import Snapshot
 from casulo.store import codec, engine
+from casulo.store import sealed as sealing
 from casulo.store.query import Page, SnapshotQuery
 from casulo.store.schema import snapshots
 
@@ -85,6 +86,7 @@ def _update(connection: sa.Connection, snapshot_id: str, change: SnapshotChange)
 def _remove(connection: sa.Connection, snapshot_id: str) -> None:
     with engine.writing(connection):
         connection.execute(sa.delete(snapshots).where(snapshots.c.id == snapshot_id))
+        sealing.forget(connection, snapshot_id)
 
 
 def _list(connection: sa.Connection, query: SnapshotQuery) -> Page[Snapshot]:

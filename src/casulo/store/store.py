@@ -21,10 +21,12 @@ from casulo.model.errors import Unavailable
 from casulo.model.keys import Key, Limits, Usage, check_quota
 from casulo.model.sandbox import Exit, Sandbox
 from casulo.store import codec, engine, keys, migrations
+from casulo.store import sealed as sealing
 from casulo.store import statements as sql
 from casulo.store.pools import PoolRows
 from casulo.store.query import Claim, Page, Query, Record, Tombstone
 from casulo.store.schema import labels, sandboxes
+from casulo.store.sealed import SealedRows
 from casulo.store.snapshots import SnapshotRows
 
 T = TypeVar("T")
@@ -40,6 +42,7 @@ class Store:
         self._thread = thread
         self.snapshots = SnapshotRows(self._call)
         self.pools = PoolRows(self._call)
+        self.sealed = SealedRows(self._call)
         # What the only writer wrote last is what a read would find. The store's thread changes it.
         self._latest: dict[str, Sandbox] | None = {} if exclusive else None
 
@@ -268,6 +271,7 @@ def _remove(connection: sa.Connection, tombstone: Tombstone, release_claim: bool
         gone = connection.execute(sql.DELETE, {"sandbox_id": sandbox_id}).rowcount
         if gone:
             connection.execute(sql.INSERT_TOMBSTONE, row)
+        sealing.forget(connection, sandbox_id)
         if release_claim:
             connection.execute(sql.RELEASE_CLAIM, {"sandbox_id": sandbox_id})
 

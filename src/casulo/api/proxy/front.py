@@ -25,7 +25,7 @@ class ProxyFront:
     """One per server."""
 
     def __init__(self, settings: ProxySettings, lifecycle: Lifecycle, tokens: Tokens) -> None:
-        self._sidecar = Sidecar(tokens)
+        self._sidecar = Sidecar(tokens, lifecycle.vault_settings)
         self._limit = settings.request_timeout_seconds
         self._lifecycle = lifecycle
         self._pool = Pool(limit=settings.max_connections, connect_timeout=settings.connect_timeout_seconds)
@@ -37,9 +37,9 @@ class ProxyFront:
 
     async def http(self, target: Target, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request. Raises typed errors as long as nothing was answered."""
-        policies = Access(self._lifecycle, caller).policies
-        if target.port == EGRESS_PORT and await policies.supported(target.sandbox_id):
-            await self._sidecar(policies, target.sandbox_id, target.rest, scope, receive, send)
+        access = Access(self._lifecycle, caller)
+        if target.port == EGRESS_PORT and await access.policies.supported(target.sandbox_id):
+            await self._sidecar(access, target.sandbox_id, target.rest, scope, receive, send)
             return
         await self._http.forward(scope, receive, send, await self._find(target, caller, scope))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -59,6 +59,7 @@ class Egress:
         self._place = place
         self._held: dict[str, Attached] = {}
         self._baselines: set[str] = set()
+        self._vaults: dict[str, Mapping[str, Any]] = {}
         self._lock = threading.RLock()
         self._process: Process | None = None
         self._line = Line(place.socket)
@@ -85,11 +86,28 @@ class Egress:
                 return
             self._running()
         target = f"/sandboxes/{quote(attached.sandbox_id, safe='')}"
-        self._tell("PUT", target, attached.definition(), lambda: self._keep(attached))
+        self._tell("PUT", target, self._whole(attached), lambda: self._keep(attached))
+
+    def foretell(self, vaults: Mapping[str, Mapping[str, Any]]) -> None:
+        """What the requests of an earlier server's sandboxes are given, for `restore` to tell."""
+        with self._lock:
+            self._vaults.update(vaults)
+
+    def arm(self, sandbox_id: str, vault: Mapping[str, Any] | None) -> None:
+        """Give a sandbox's requests other credentials; on an error those before stay."""
+        with self._lock:
+            if sandbox_id not in self._held:  # `put` will tell
+                self._keep_vault(sandbox_id, vault)
+                return
+            self._running()
+        target = f"/sandboxes/{quote(sandbox_id, safe='')}/vault"
+        method = "DELETE" if vault is None else "PUT"
+        self._tell(method, target, vault, lambda: self._keep_vault(sandbox_id, vault))
 
     def drop(self, sandbox_id: str) -> None:
         """Forget a sandbox whose processes are gone. Idempotent."""
         with self._lock:
+            self._vaults.pop(sandbox_id, None)
             if sandbox_id not in self._held:
                 return
             self._running()
@@ -128,6 +146,15 @@ class Egress:
     def _ask(self, method: str, sandbox_id: str, what: str, body: Any = None) -> Any:
         return call(self._place.socket, method, f"/sandboxes/{quote(sandbox_id, safe='')}{what}", body)
 
+    def _whole(self, attached: Attached) -> dict[str, Any]:
+        return {**attached.definition(), "vault": self._vaults.get(attached.sandbox_id)}
+
+    def _keep_vault(self, sandbox_id: str, vault: Mapping[str, Any] | None) -> None:
+        if vault is None:
+            self._vaults.pop(sandbox_id, None)
+        else:
+            self._vaults[sandbox_id] = vault
+
     def _keep(self, attached: Attached) -> None:
         self._held[attached.sandbox_id] = attached
 
@@ -158,5 +185,5 @@ class Egress:
                 self._say_again(baseline)
 
     def _say_again(self, baseline: str) -> None:
-        held = [each.definition() for each in self._held.values() if each.baseline == baseline]
+        held = [self._whole(each) for each in self._held.values() if each.baseline == baseline]
         call(self._place.socket, "PUT", f"/sandboxes?baseline={quote(baseline, safe='')}", held, seconds=60)

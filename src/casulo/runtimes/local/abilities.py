@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from casulo.model.draft import ISOLATED_SESSIONS_FEATURE
 from casulo.model.memory import PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE
-from casulo.model.policy import EGRESS_FEATURE
+from casulo.model.policy import EGRESS_FEATURE, VAULT_FEATURE
 from casulo.model.sandbox import Isolation
 from casulo.runtimes.base import Ability, Capabilities
 from casulo.runtimes.local.host import Host
@@ -29,9 +29,9 @@ def of_host(
     """The abilities of the isolations that this host has; `features` are those of all of them."""
     everywhere, nowhere = COMMON | set(features), {**_NOWHERE, **missing_here}
     if host.rootless:
-        nowhere[EGRESS_FEATURE] = _NO_NETWORK
+        nowhere |= {EGRESS_FEATURE: _NO_NETWORK, VAULT_FEATURE: _NO_NETWORK}
     else:
-        everywhere |= {EGRESS_FEATURE}
+        everywhere |= {EGRESS_FEATURE, VAULT_FEATURE}
     own = {Isolation.CONTAINER: _container(host, everywhere, nowhere)}
     missing = dict(own[Isolation.CONTAINER].missing)
     if host.gvisor:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -94,6 +94,10 @@ class LocalRuntime:
         return abilities.of_host(
             self._host, self._settings.isolation, self._volumes.features, self._volumes.missing
         )
+
+    def foretell(self, vaults: Mapping[str, Mapping[str, Any]]) -> None:
+        """What the requests of an earlier server's sandboxes are given."""
+        self._policing.foretell(vaults)
 
     async def open(self, on_exit: ExitListener) -> None:
         """Prepare host, packet filter, image and the first slots."""

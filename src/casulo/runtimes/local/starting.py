@@ -254,6 +254,7 @@ class Starter:
             pre_start=spec.pre_start,
             periodic=spec.periodic,
             isolated_dir=ISOLATED_DIR if isolated_sessions(spec.extensions) else "",
+            trusted_ca=spec.trusted_ca,
         )
 
 

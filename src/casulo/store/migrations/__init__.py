@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from casulo.model.errors import Code, RuntimeFailure
 
-HEAD = "r0004"
+HEAD = "r0005"
 """The newest revision; a test compares it with the revision files."""
 
 
