@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from casulo.model.credentials import Credentials
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
@@ -79,12 +81,18 @@ class MemoryRuntime:
         self.ends_at_once: Exit | None = None
         self.creating = 0
         self.most_creating = 0
+        self.features = frozenset({"pause"})
+        self.specs: dict[str, Spec] = {}
+        self.foretold: dict[str, Mapping[str, Any]] = {}
         self.isolations = frozenset({Isolation.AUTO, Isolation.CONTAINER})
         self.missing: dict[str, str] = {}
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(isolations=self.isolations, features=frozenset({"pause"}), missing=self.missing)
+        return Capabilities(isolations=self.isolations, features=self.features, missing=self.missing)
+
+    def foretell(self, vaults: Mapping[str, Mapping[str, Any]]) -> None:
+        self.foretold = dict(vaults)
 
     async def open(self, on_exit: ExitListener) -> None:
         if self.open_error:
@@ -108,6 +116,7 @@ class MemoryRuntime:
 
     async def create(self, sandbox_id: str, spec: Spec) -> Handle:
         assert sandbox_id not in self.world.boxes, "created twice without being destroyed"
+        self.specs[sandbox_id] = spec
         self.world.boxes[sandbox_id] = Box()
         self.creating += 1
         self.most_creating = max(self.most_creating, self.creating)

@@ -23,6 +23,7 @@ import (
 	"casulo.dev/dataplane/internal/isolated"
 	"casulo.dev/dataplane/internal/process"
 	"casulo.dev/dataplane/internal/strict"
+	"casulo.dev/dataplane/internal/trust"
 	"casulo.dev/dataplane/internal/version"
 )
 
@@ -63,6 +64,9 @@ type daemon struct {
 // run starts the sandbox, waits for its end and returns the exit status. What besides is done as soon as
 // it runs.
 func run(channel *boot.Channel, document *boot.Document, parked *process.Supervisor, besides func(*daemon)) int {
+	if err := installTrust(document); err != nil {
+		fail(channel, err)
+	}
 	d := &daemon{document: document, supervisor: parked, env: newEnvironment(document), events: channel.Events}
 	listen, err := d.start(channel)
 	if err != nil {
@@ -79,6 +83,17 @@ func run(channel *boot.Channel, document *boot.Document, parked *process.Supervi
 	d.end()
 	recordExit(d.events, exit)
 	return exit.Code
+}
+
+// installTrust comes before everything of the user, and adds to the variables that it will find.
+func installTrust(document *boot.Document) error {
+	if document.CA == nil {
+		return nil
+	}
+	if document.Env == nil {
+		document.Env = map[string]string{}
+	}
+	return trust.Install(document.CA, document.Env)
 }
 
 func newSupervisor(channel *boot.Channel) (*process.Supervisor, error) {

@@ -5,6 +5,8 @@
 // and afterwards only lines in the events file.
 package boot
 
+import "casulo.dev/dataplane/internal/trust"
+
 // Document is what the starter asks for.
 type Document struct {
 	SandboxID   string            `json:"sandbox_id"`
@@ -23,6 +25,8 @@ type Document struct {
 	Periodic    []Hook   `json:"periodic"`
 	// IsolatedDir is where isolated sessions keep what they write; empty in sandboxes without them.
 	IsolatedDir string `json:"isolated_dir"`
+	// CA is trusted by the programs inside besides the public authorities; nil where nobody intercepts.
+	CA *trust.Authority `json:"ca"`
 }
 
 // User owns the processes of the sandbox unless a request names another.

@@ -58,15 +58,14 @@ class SocketRuntime:
 
     def __init__(self, port: int) -> None:
         self.port = port
+        self.features = frozenset({"pause"})
         self.delay = 0.0
         self.failure: Exception | None = None
         self.alive: set[str] = set()
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            frozenset({Isolation.CONTAINER}), frozenset({"pause"}), {"gpu": "sockets have none"}
-        )
+        return Capabilities(frozenset({Isolation.CONTAINER}), self.features, {"gpu": "sockets have none"})
 
     async def open(self, on_exit: ExitListener) -> None:
         """Nothing to prepare."""

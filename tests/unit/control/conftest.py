@@ -114,7 +114,7 @@ class Lab:
 
 def _is_of_service(task: asyncio.Task[Any]) -> bool:
     return task.get_name().startswith(
-        ("start", "stop", "pause", "resume", "exit", "expiry", "remove", "snapshot")
+        ("start", "stop", "pause", "resume", "exit", "expiry", "remove", "snapshot", "vault")
     )
 
 
