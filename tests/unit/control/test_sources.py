@@ -125,8 +125,12 @@ def test_commands_that_fail_tell_nothing_of_their_output(script: str) -> None:
 def test_who_may_use_them() -> None:
     source = Source("env", env="TOKEN")
     for owners, caller, allowed in (
-        ((), OPERATOR, True), ((), TENANT, False), (("team",), TENANT, True), (("other",), TENANT, False), (("*",), TENANT, True),
-    ):  # fmt: skip
+        ((), OPERATOR, True),
+        ((), TENANT, False),
+        (("team",), TENANT, True),
+        (("other",), TENANT, False),
+        (("*",), TENANT, True),
+    ):
         sources = Sources(VaultSettings(env=("TOKEN",), owners=owners))
         if allowed:
             sources.check(source, caller)

@@ -76,8 +76,8 @@ def _failure(status: int, text: str) -> Exception:
     if status == 404:
         return NotFound(text, code=Code.SANDBOX_NOT_FOUND)
     if status == 400:
-        return InvalidRequest(f"the policy cannot be enforced: {text}", code=Code.NETWORK_POLICY_INVALID)
+        return InvalidRequest(f"this cannot be enforced: {text}", code=Code.NETWORK_POLICY_INVALID)
     return RuntimeFailure(
-        f"the policy could not be enforced, and the one before stays: {text}",
+        f"this could not be enforced, and what held before stays: {text}",
         code=Code.NETWORK_POLICY_FAILED,
     )
