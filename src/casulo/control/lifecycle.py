@@ -58,9 +58,9 @@ class Lifecycle:
     ) -> None:
         self._context = Context(store, runtimes, settings, now)
         self.keys = Keys(store, now)
-        self._stops = Stops(self._context)
         keyring = Keyring(settings.vault, settings.data_dir)
         self.vaults = Vaults(self._context, keyring, Sources(settings.vault))
+        self._stops = Stops(self._context, self.vaults)
         self._starts = Starts(self._context, self._stops, self.vaults)
         self.policies = Policies(self._context, self.vaults)
         self._reconciler = Reconciler(self._context, self._starts, self._stops)

@@ -102,7 +102,7 @@ class Keyring:
             if not _private(status):
                 mode = stat.S_IMODE(status.st_mode)
                 raise self._unusable(
-                    f"the key {self.path} has mode {mode:04o} and owner {status.st_uid}: others could read it",
+                    f"{self.path} has mode {mode:04o} and owner {status.st_uid}: others could read the key",
                     f"chown it to the server's user and chmod 600 {self.path}",
                 )
             return self._parsed(file.read(1024), str(self.path))

@@ -16,6 +16,7 @@ import structlog
 from casulo.control.context import Context
 from casulo.control.events import Kind
 from casulo.control.transitions import Reason, moved, noted
+from casulo.control.vaults import Vaults
 from casulo.model.errors import CasuloError, Code, RuntimeFailure, sandbox_not_found
 from casulo.model.sandbox import Sandbox
 from casulo.model.states import State
@@ -29,8 +30,9 @@ _log = structlog.get_logger(__name__)
 class Stops:
     """Stops in progress, and those that failed and are owed another try."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, vaults: Vaults) -> None:
         self._context = context
+        self._vaults = vaults
         self._running: dict[str, asyncio.Task[None]] = {}
         self._owed: dict[str, tuple[float, float]] = {}  # id -> (when, delay), in loop time
 
@@ -94,6 +96,7 @@ class Stops:
                 code=Code.SANDBOX_DELETE_FAILED,
                 hint=error.hint or "the server tries again by itself; its log says more",
             ) from error
+        await self._vaults.forget(sandbox, runtime)
         stone = Tombstone(sandbox.id, self._context.now(), sandbox.status.reason, exit_ or sandbox.exit)
         # A sandbox that never ran gives its idempotency key back, so that a retry may create it.
         await self._context.store.remove(stone, release_claim=sandbox.handle is None)

@@ -173,6 +173,12 @@ class Vaults:
         if sandbox.spec.credential_proxy:
             await self._seal(snapshot_id, await self._open(sandbox.id))
 
+    async def forget(self, sandbox: Sandbox, runtime: Runtime) -> None:
+        """It is gone; its rows go with its own."""
+        self._moving.pop(sandbox.id, None)
+        if sandbox.spec.credential_proxy and runtime.egress is not None:
+            await runtime.egress.arm(sandbox.id, None)
+
     async def run(self) -> None:
         """Supervisor: tell of values that changed where they come from. Ends by being cancelled."""
         while True:

@@ -82,11 +82,13 @@ class Egress:
     def put(self, attached: Attached) -> None:
         """Put a sandbox under a policy; on an error the one before stays."""
         with self._lock:
-            if self._held.get(attached.sandbox_id) == attached:
+            held = self._held.get(attached.sandbox_id)
+            if held == attached:
                 return
             self._running()
+        told = self._whole(attached) if held is None else attached.definition()  # the vault stays as it is
         target = f"/sandboxes/{quote(attached.sandbox_id, safe='')}"
-        self._tell("PUT", target, self._whole(attached), lambda: self._keep(attached))
+        self._tell("PUT", target, told, lambda: self._keep(attached))
 
     def foretell(self, vaults: Mapping[str, Mapping[str, Any]]) -> None:
         """What the requests of an earlier server's sandboxes are given, for `restore` to tell."""
@@ -105,9 +107,8 @@ class Egress:
         self._tell(method, target, vault, lambda: self._keep_vault(sandbox_id, vault))
 
     def drop(self, sandbox_id: str) -> None:
-        """Forget a sandbox whose processes are gone. Idempotent."""
+        """Forget a sandbox whose interface is silent; its vault stays until `arm` says that it is none."""
         with self._lock:
-            self._vaults.pop(sandbox_id, None)
             if sandbox_id not in self._held:
                 return
             self._running()

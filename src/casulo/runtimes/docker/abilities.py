@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from casulo.model.draft import DOCKER_RUNTIME_FEATURE, ISOLATED_SESSIONS_FEATURE
-from casulo.model.policy import EGRESS_FEATURE
+from casulo.model.policy import EGRESS_FEATURE, VAULT_FEATURE
 from casulo.model.sandbox import Isolation
 from casulo.runtimes.base import Ability, Capabilities
 from casulo.runtimes.docker.engine import About
@@ -51,8 +51,9 @@ def of_engine(
 def _policed(able: Ability, why_not: str, engine: str) -> Ability:
     """The ability with network policies, or with the reason why they are missing."""
     if why_not:
-        return Ability(able.features, {**able.missing, EGRESS_FEATURE: why_not}, engine=engine)
-    return Ability(able.features | {EGRESS_FEATURE}, able.missing, engine=engine)
+        lacking = {EGRESS_FEATURE: why_not, VAULT_FEATURE: why_not}
+        return Ability(able.features, {**able.missing, **lacking}, engine=engine)
+    return Ability(able.features | {EGRESS_FEATURE, VAULT_FEATURE}, able.missing, engine=engine)
 
 
 def _everywhere(

@@ -90,6 +90,10 @@ class DockerRuntime:
             self._connections.why_no_policy,
         )
 
+    def foretell(self, vaults: Mapping[str, Mapping[str, Any]]) -> None:
+        """What the requests of an earlier server's sandboxes are given."""
+        self._policing.foretell(vaults)
+
     async def open(self, on_exit: ExitListener) -> None:
         """Connect to the engine, and bring daemon and network to it."""
         self._on_exit = on_exit
@@ -287,6 +291,7 @@ class DockerRuntime:
             log_cap_bytes=0,  # the engine keeps the log, and to its size
             pre_start=spec.pre_start,
             periodic=spec.periodic,
+            trusted_ca=spec.trusted_ca,
         )
 
     async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:

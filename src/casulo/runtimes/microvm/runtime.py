@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -24,7 +26,7 @@ from casulo.model.credentials import Credentials
 from casulo.model.draft import ISOLATED_SESSIONS_FEATURE
 from casulo.model.errors import Code, InvalidRequest, RuntimeFailure
 from casulo.model.memory import PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE
-from casulo.model.policy import EGRESS_FEATURE
+from casulo.model.policy import EGRESS_FEATURE, VAULT_FEATURE
 from casulo.model.sandbox import EXECD_PORT, Exit, Handle, Isolation, Resources, Spec
 from casulo.network.egress.egress import Egress as Policing
 from casulo.network.egress.settings import EgressSettings
@@ -48,7 +50,8 @@ from casulo.runtimes.microvm.templates import BUILDING, Recipe, Templates
 from casulo.runtimes.microvm.vmm import Hardware
 from casulo.runtimes.policing import HostEgress, host_egress
 
-_FEATURES = ("pause", "snapshot", PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE, EGRESS_FEATURE)
+_MEMORY = (PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE)
+_FEATURES = ("pause", "snapshot", *_MEMORY, EGRESS_FEATURE, VAULT_FEATURE)
 _MIB = 1 << 20
 _MOST_VCPUS = 16
 _LEAST_MEMORY = 128 * _MIB
@@ -105,6 +108,10 @@ class MicrovmRuntime:
             features=frozenset({*_FEATURES, f"microvm.{self._accelerator}", *limits}),
             missing=missing,
         )
+
+    def foretell(self, vaults: Mapping[str, Mapping[str, Any]]) -> None:
+        """What the requests of an earlier server's sandboxes are given."""
+        self._policing.foretell(vaults)
 
     async def open(self, on_exit: ExitListener) -> None:
         """Find kernel and accelerator, load the packet filter, remove what an earlier server left over."""
@@ -304,6 +311,7 @@ class MicrovmRuntime:
             log_cap_bytes=0,  # the host caps what it keeps
             pre_start=spec.pre_start,
             periodic=spec.periodic,
+            trusted_ca=spec.trusted_ca,
         )
 
     async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
