@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -109,7 +108,7 @@ class MicrovmRuntime:
             missing=missing,
         )
 
-    def foretell(self, vaults: Mapping[str, Mapping[str, Any]]) -> None:
+    def foretell(self, vaults: Mapping[str, Mapping[str, object]]) -> None:
         """What the requests of an earlier server's sandboxes are given."""
         self._policing.foretell(vaults)
 
