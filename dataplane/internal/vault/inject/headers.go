@@ -8,6 +8,7 @@ package inject
 import (
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strings"
 
 	"casulo.dev/dataplane/internal/vault"
@@ -23,6 +24,22 @@ func Headers(r *http.Request, b *vault.Binding) {
 	for _, each := range b.Headers {
 		r.Header[textproto.CanonicalMIMEHeaderKey(each.Name)] = []string{each.Value}
 	}
+}
+
+// Overridden names the header, if any, by which a request asks some servers to be taken for another
+// one than that for which its credentials were chosen.
+func Overridden(headers http.Header, allowed func(method string) bool) string {
+	for name, values := range headers {
+		switch alike(name) {
+		case "x-http-method-override", "x-http-method", "x-method-override":
+			if slices.ContainsFunc(values, func(v string) bool { return !allowed(strings.ToUpper(strings.TrimSpace(v))) }) {
+				return name
+			}
+		case "x-original-url", "x-rewrite-url", "x-original-uri":
+			return name
+		}
+	}
+	return ""
 }
 
 func removeAlike(headers http.Header, name string) {

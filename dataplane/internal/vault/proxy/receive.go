@@ -16,6 +16,11 @@ func (p *Proxy) receive(r *http.Response) error {
 	r.Status = fmt.Sprintf("%d %s", r.StatusCode, http.StatusText(r.StatusCode))
 	x.clean(r.Header)
 	x.clean(r.Trailer)
+	if x.redacts {
+		if no := x.lookInto(r); no != nil {
+			return no
+		}
+	}
 	if r.StatusCode != http.StatusSwitchingProtocols {
 		r.Body = &tail{ReadCloser: r.Body, of: r, x: x}
 	}

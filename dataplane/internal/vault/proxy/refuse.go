@@ -25,9 +25,7 @@ func (r *refusal) Error() string { return r.reason }
 
 // refuse writes down why, and tells the client.
 func (x *exchange) refuse(w http.ResponseWriter, no *refusal) {
-	if x.rule.By == "" || !x.rule.Allow {
-		x.rule.By = no.by
-	}
+	x.rule.By = no.by
 	x.record("deny", no.status, no.reason)
 	h := w.Header()
 	clear(h)
