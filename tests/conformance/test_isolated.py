@@ -219,6 +219,24 @@ async def test_a_limit_ends_the_run_and_not_the_session(nest: AsyncSandbox) -> N
         assert told == "kept new\nhere\n0\n"
 
 
+HOSTILE = (
+    "set -n", "set -o noexec; echo no", "builtin() { :; }", "enable -n printf eval read",
+    "exec 90<&- 91>&- 92>&- 93>&-", "readonly __casulo", "readonly IFS", "set -euo pipefail; set -x",
+    "trap : EXIT; exit 3", "kill -9 $$", "exec true",
+)  # fmt: skip
+
+
+async def test_no_text_makes_a_session_unusable(shared_nest: AsyncSandbox) -> None:
+    async with await shared_nest.isolated.create("/workspace", profile="balanced") as session:
+        for text in HOSTILE:
+            first = await session.run(text, timeout=30)
+            assert not first.timed_out, text
+            again = await session.run("echo ran; (exit 4)", timeout=30)
+            assert "ran" in again.stdout and again.exit_code == 4, (text, first, again)
+        lost = await session.run("set -n", timeout=30)
+        assert "stopped executing" in lost.error and lost.exit_code is None, lost
+
+
 async def test_users(nest: AsyncSandbox) -> None:
     async with await nest.isolated.create("/workspace", uid=1234, gid=2345) as session:
         told = await _text(session, "id -u; id -g; echo mine > own; stat -c %u:%g own")

@@ -36,7 +36,7 @@ def lint(*, fix: bool = False) -> None:
 
 def go_tests() -> None:
     say("go test")
-    run([go_command(), "test", "./..."], cwd=ROOT / "dataplane", env=GO_ENVIRONMENT)
+    run([go_command(), "test", "-count=1", "./..."], cwd=ROOT / "dataplane", env=GO_ENVIRONMENT)
 
 
 def _repair() -> None:

@@ -101,7 +101,7 @@ func (d *daemon) wait(code int) {
 		equal(d.t, d.cmd.ProcessState.ExitCode(), code)
 		d.exited <- err
 		d.url = ""
-	case <-time.After(10 * time.Second):
+	case <-time.After(60 * time.Second):
 		d.t.Fatal("the daemon did not end")
 	}
 }

@@ -68,7 +68,7 @@ func TestB003LineEnds(t *testing.T) {
 func TestB003RawTextIsLive(t *testing.T) {
 	d := start(t, options{})
 	header := http.Header{"Execd-Stream-Framing": {"raw"}}
-	response, err := d.try("POST", "/command", map[string]any{"command": `printf 'a\rb\r\nc'; sleep 3`}, header)
+	response, err := d.try("POST", "/command", map[string]any{"command": `printf 'a\rb\r\nc'; sleep 30`}, header)
 	must(t, err)
 	defer response.Body.Close()
 	within(t, 500*time.Millisecond, func() {

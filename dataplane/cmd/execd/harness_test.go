@@ -202,7 +202,7 @@ func (d *daemon) end() {
 	}
 	select {
 	case <-d.exited:
-	case <-time.After(10 * time.Second):
+	case <-time.After(60 * time.Second):
 		d.t.Error("the daemon did not end")
 		d.cmd.Process.Kill()
 	}
@@ -238,7 +238,7 @@ func equal[T comparable](t *testing.T, got, want T) {
 
 func eventually(t *testing.T, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); !condition(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience * limit); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Errorf("not within %s: %s", limit, what)
 			return
@@ -246,9 +246,13 @@ func eventually(t *testing.T, limit time.Duration, what string, condition func()
 	}
 }
 
-// within fails when an operation takes longer.
+// patience is how much longer things may take on a busy machine: tests find what waits, benchmarks what is slow.
+const patience = 15
+
+// within fails when an operation takes longer, with patience.
 func within(t *testing.T, limit time.Duration, operate func()) {
 	t.Helper()
+	limit *= patience
 	begun := time.Now()
 	operate()
 	if took := time.Since(begun); took > limit {

@@ -40,7 +40,7 @@ func (d *daemon) terminal(body any) string {
 
 func (d *daemon) attach(id, query string) *screen {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 120*time.Second)
 	d.t.Cleanup(cancel)
 	header := http.Header{"X-Execd-Access-Token": {token}}
 	socket, _, err := websocket.Dial(ctx, d.url+"/pty/"+id+"/ws?"+query, &websocket.DialOptions{HTTPHeader: header})

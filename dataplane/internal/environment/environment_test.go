@@ -164,7 +164,7 @@ func TestFileThatIsNoFile(t *testing.T) {
 		}()
 		select {
 		case <-done:
-		case <-time.After(5 * time.Second):
+		case <-time.After(60 * time.Second):
 			t.Fatalf("%s blocks", kind)
 		}
 	}

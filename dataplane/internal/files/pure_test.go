@@ -101,7 +101,7 @@ func TestGlobsTakeNoExponentialTime(t *testing.T) {
 		if err == nil {
 			glob.Match(strings.Repeat("a/", 500) + strings.Repeat("a", 250))
 		}
-		if took := time.Since(start); took > time.Second {
+		if took := time.Since(start); took > 15*time.Second {
 			t.Errorf("%.10q took %v", pattern, took)
 		}
 	}

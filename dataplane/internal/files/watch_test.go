@@ -68,7 +68,7 @@ func (w *watching) next() string {
 			text += " from " + strings.TrimPrefix(e.From, w.dir+"/")
 		}
 		return text
-	case <-time.After(3 * time.Second):
+	case <-time.After(60 * time.Second):
 		return "silence"
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"casulo.dev/dataplane/internal/api"
 	"casulo.dev/dataplane/internal/output"
 	"casulo.dev/dataplane/internal/process"
+	"casulo.dev/dataplane/internal/shell"
 	"casulo.dev/dataplane/internal/stream"
 )
 
@@ -34,7 +35,12 @@ const (
 	stoppedTimeout = "timeout"
 	stoppedDeleted = "interrupted"
 	stoppedAsked   = "asked"
+	stoppedLost    = "session_reset"
 )
+
+// lost is what a run says that made its shell unusable.
+const lost = "the session's shell stopped executing commands (as after set -n, or when its builtins were redefined) " +
+	"and did not say how this one ended; the session goes on with a new shell"
 
 // run is one text that runs, or ran, in a session.
 type run struct {
@@ -87,6 +93,8 @@ func (e ending) trouble() (sentence, reason string) {
 		return fmt.Sprintf("the run was ended after its limit of %g s", e.limit.Seconds()), stoppedTimeout
 	case e.stopped == stoppedAsked:
 		return "the run was interrupted", "interrupted"
+	case e.stopped == stoppedLost:
+		return lost, stoppedLost
 	case e.stopped != "":
 		return "the session was deleted while this ran", e.stopped
 	case e.exit.OOM:
@@ -126,46 +134,74 @@ func (s *session) foreground(text string, variables map[string]string, limit tim
 	}
 	r := newRun(s.service.store)
 	reader := r.log.Attach()
-	s.shell.direct(r.log)
+	s.shell.Direct(r.log)
 	if err := s.shell.execute(text, variables); err != nil {
-		s.shell.direct(nil)
+		s.shell.Direct(nil)
 		reader.Detach()
 		return nil, nil, err
 	}
-	go s.supervise(r, limit)
+	again := func() error { return s.again(r, text, variables) }
+	go s.supervise(r, limit, again)
 	return r, reader, nil
 }
 
+// again hands a text over to a new shell, because the one before did not get to executing it.
+func (s *session) again(r *run, text string, variables map[string]string) error {
+	s.shell.Retire()
+	if err := s.revive(); err != nil {
+		return err
+	}
+	s.shell.Direct(r.log)
+	return s.shell.execute(text, variables)
+}
+
 // supervise follows a foreground run to its end and passes the turn on.
-func (s *session) supervise(r *run, limit time.Duration) {
-	end := s.await(limit)
+func (s *session) supervise(r *run, limit time.Duration, again func() error) {
+	end := s.await(limit, again)
 	r.log.Relax()
-	s.shell.pump.Drain()
-	s.shell.direct(nil)
+	s.shell.Drain()
+	s.shell.Direct(nil)
 	r.finish(end)
 	s.leave()
 	s.turn <- struct{}{}
 }
 
-func (s *session) await(limit time.Duration) ending {
-	s.shell.process.BeginRun()
+// await follows a text to its end. A shell that did not execute it is replaced by one that does, once.
+func (s *session) await(limit time.Duration, again func() error) ending {
 	expired, cancel := after(limit)
 	defer cancel()
 	end := ending{limit: limit}
-	select {
-	case code := <-s.shell.results:
-		end.exit = s.shell.process.EndRun(code)
-		return end
-	case <-s.shell.process.Done():
-	case <-expired:
-		end.stopped = stoppedTimeout
-		s.shell.end(stopGrace)
-	case <-s.gone:
-		end.stopped = stoppedDeleted
-		s.shell.end(0)
+	verdict := s.attempt(&end, expired)
+	if verdict == shell.NotExecuted && s.world.alive() {
+		if err := again(); err != nil {
+			log.Printf("event=session_shell_not_replaced id=%s error=%q", s.id, err)
+			end.stopped = stoppedLost
+			return end
+		}
+		verdict = s.attempt(&end, expired)
 	}
-	end.exit = s.shell.process.Exit()
+	if verdict == shell.NotExecuted || verdict == shell.Unclear {
+		s.shell.Retire()
+		end.stopped = stoppedLost
+	}
 	return end
+}
+
+// attempt waits for the end of what the shell was handed, and ends what is to be stopped.
+func (s *session) attempt(end *ending, expired <-chan time.Time) (verdict shell.Verdict) {
+	verdict, end.exit, _ = shell.Await(s.shell.Shell, expired, s.gone)
+	switch verdict {
+	case shell.Expired:
+		end.stopped = stoppedTimeout
+		s.shell.End(stopGrace)
+	case shell.Stopped:
+		end.stopped = stoppedDeleted
+		s.shell.End(0)
+	default:
+		return verdict
+	}
+	end.exit = s.shell.Process.Exit()
+	return verdict
 }
 
 // after is a timer that a limit of 0 leaves out.
@@ -183,13 +219,13 @@ func (s *session) background(text string, variables map[string]string, limit tim
 	if err != nil {
 		return nil, err
 	}
-	program, err := memoryFile("text")
+	program, err := shell.MemoryFile("text")
 	if err != nil {
 		closeLogged(state)
 		return nil, err
 	}
 	defer closeLogged(state, program)
-	if err := rewrite(program, text+"\x00"); err != nil {
+	if err := shell.Rewrite(program, text+"\x00"); err != nil {
 		return nil, err
 	}
 	stdio, err := output.OpenStdio()
@@ -215,15 +251,10 @@ func (s *session) backgroundSpec(
 	id string, stdio *output.Stdio, text, state *os.File, variables map[string]string,
 ) process.Spec {
 	standard := stdio.Merged()
-	files := layout(map[int]*os.File{1: text, textFD: text, stateFD: state})
+	files := shell.Layout(map[int]*os.File{textFD: text, stateFD: state})
 	copy(files, standard)
-	// The text is read before the request's variables could change how.
-	line := background
-	if len(variables) > 0 {
-		line = takeState + readText + `exec 90<&- 93>&-; ` + assignments(variables) + `\builtin eval "$__casulo"`
-	}
 	return process.Spec{
-		ID: id, Path: s.as.program, Argv: []string{"bash", "--noprofile", "--norc", "-c", line},
+		ID: id, Path: s.as.program, Argv: []string{"bash", "--noprofile", "--norc", "-c", backgroundLine(variables)},
 		Env: s.as.variables.List(), Dir: s.as.cwd, User: s.as.credential, Files: files, Inside: s.world.join,
 		Run: true,
 	}
@@ -282,13 +313,13 @@ func (s *Service) Interrupt(id string) bool {
 
 // snapshot copies the state of the last finished run, so that the next one may change it.
 func (s *session) snapshot() (*os.File, error) {
-	taken, err := memoryFile("state")
+	taken, err := shell.MemoryFile("state")
 	if err != nil {
 		return nil, err
 	}
 	text, err := s.readState()
 	if err == nil {
-		err = rewrite(taken, text)
+		err = shell.Rewrite(taken, text)
 	}
 	if err != nil {
 		closeLogged(taken)

@@ -18,6 +18,7 @@ import (
 
 	"casulo.dev/dataplane/internal/api"
 	"casulo.dev/dataplane/internal/files"
+	"casulo.dev/dataplane/internal/shell"
 )
 
 // States of a session.
@@ -48,7 +49,7 @@ type session struct {
 	turn chan struct{} // holds a token while no foreground run goes on
 	gone chan struct{} // closed when the session is deleted
 
-	shell *shell // only touched by the holder of the turn
+	shell *living // only touched by the holder of the turn
 
 	mu      sync.Mutex
 	closed  bool
@@ -89,7 +90,7 @@ func (s *Service) open(wanted settings) (*session, error) {
 // numbers begin with it.
 func (s *session) start(p *plan) (err error) {
 	supervisor := s.service.supervisor
-	if s.state, err = memoryFile("state"); err != nil {
+	if s.state, err = shell.MemoryFile("state"); err != nil {
 		return err
 	}
 	if err := s.service.home.visit(p.prepareFolder); err != nil {
@@ -137,11 +138,11 @@ func (s *Service) identify(wanted *settings) (identity, error) {
 		return identity{}, refuse("uid: %v", err)
 	}
 	variables := wanted.passOn(s.env.ComposeFor(found, nil))
-	shell, err := variables.Shell()
-	if err != nil || !shell.Bash {
+	program, err := variables.Shell()
+	if err != nil || !program.Bash {
 		return identity{}, refuse("the sandbox's image has no bash, and isolated sessions need one")
 	}
-	return identity{program: shell.Path, credential: found.Credential, variables: variables}, nil
+	return identity{program: program.Path, credential: found.Credential, variables: variables}, nil
 }
 
 // revive replaces a shell that ended; the caller holds the turn.
@@ -149,11 +150,11 @@ func (s *session) revive() error {
 	if !s.world.alive() {
 		return errDead
 	}
-	if s.shell != nil && s.shell.alive() {
+	if s.shell != nil && s.shell.Alive() {
 		return nil
 	}
 	if s.shell != nil {
-		s.shell.release()
+		s.shell.Release()
 		s.shell = nil
 	}
 	started, err := startShell(s.service.supervisor, s.world, s.id, s.as, s.state)
@@ -280,8 +281,8 @@ func (s *session) discard() {
 		}
 	}
 	if s.shell != nil {
-		<-s.shell.process.Done()
-		s.shell.release()
+		<-s.shell.Process.Done()
+		s.shell.Release()
 	}
 	closeLogged(s.state)
 	if err := s.service.home.visit(func() error { return removeFolder(s.folder) }); err != nil {

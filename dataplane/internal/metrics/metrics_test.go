@@ -150,7 +150,7 @@ func TestBusyProcessorShows(t *testing.T) {
 
 func TestWatchSendsLines(t *testing.T) {
 	_, server := serve(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, "GET", server.URL+"/metrics/watch", nil)
 	if err != nil {

@@ -21,7 +21,7 @@ func within(t *testing.T, read func() error) error {
 	select {
 	case err := <-result:
 		return err
-	case <-time.After(5 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("it blocks")
 		return nil
 	}

@@ -134,7 +134,7 @@ func openDescriptors(t *testing.T) int {
 // waitFor polls for a condition for some seconds.
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if condition() {
 			return
 		}

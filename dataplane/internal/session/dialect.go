@@ -26,7 +26,7 @@ type descriptors struct {
 type dialect struct {
 	args []string
 	fds  descriptors
-	// execute says that it begins (begun) and runs the text. The verbs are the name of a variable and
+	// execute says that it begins (shell.Begun) and runs the text. The verbs are the name of a variable and
 	// the change of directory, or nothing.
 	execute string
 	// report writes the exit status, then keeps the state. A shell that cannot report exits with it.
@@ -82,10 +82,6 @@ var posix = dialect{
 	keep:    `exec >&- 2>&-; export PWD; export -p >|/proc/self/fd/6; trap '{ export -p >|/proc/self/fd/6; } 2>&-' EXIT`,
 	startup: `export ENV=%[1]s`,
 }
-
-// begun is the line on the status channel that precedes the exit status: without it, the text was
-// not executed.
-const begun = "+"
 
 // run is the line that executes a script in cwd, a path of a request, or where the shell is.
 func (d *dialect) run(script, cwd string) string {

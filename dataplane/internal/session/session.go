@@ -11,12 +11,12 @@ import (
 	"log"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"casulo.dev/dataplane/internal/command"
 	"casulo.dev/dataplane/internal/environment"
 	"casulo.dev/dataplane/internal/output"
+	"casulo.dev/dataplane/internal/shell"
 )
 
 // Limits of a run.
@@ -24,9 +24,6 @@ const (
 	defaultTimeout = 24 * time.Hour
 	stopGrace      = 2 * time.Second
 	logLimit       = 64 << 20
-	// How soon and how often a look is taken at a shell that has not reported.
-	firstLook = 25 * time.Millisecond
-	lastLook  = 400 * time.Millisecond
 )
 
 var (
@@ -51,7 +48,7 @@ type Session struct {
 	running bool
 	closed  bool
 	// Only the holder of the turn touches these.
-	shell *shell
+	shell *living
 	told  bool // a run already said that this shell is gone
 }
 
@@ -70,7 +67,7 @@ type run struct {
 
 // open starts the shell, so that the first run finds it ready.
 func (s *Session) open() (err error) {
-	if s.state, err = memoryFile("state"); err != nil {
+	if s.state, err = shell.MemoryFile("state"); err != nil {
 		return err
 	}
 	s.shell, err = startShell(s)
@@ -97,9 +94,9 @@ func (s *Session) begin(script, cwd string, timeout time.Duration) (*run, error)
 	r := &run{log: output.NewLog(s.service.store, logLimit), started: time.Now(), done: make(chan struct{}), reset: reset}
 	r.reader = r.log.Attach()
 	s.setRunning(true)
-	s.shell.direct(r.log)
+	s.shell.Direct(r.log)
 	if err := s.shell.execute(script, cwd); err != nil {
-		s.shell.direct(nil)
+		s.shell.Direct(nil)
 		r.reader.Detach()
 		return nil, err
 	}
@@ -110,29 +107,21 @@ func (s *Session) begin(script, cwd string, timeout time.Duration) (*run, error)
 
 // again hands a script over to a new shell, because the one before did not get to executing it.
 func (s *Session) again(r *run, script, cwd string) error {
-	s.retire()
+	s.shell.Retire()
 	if _, err := s.revive(); err != nil {
 		return err
 	}
-	s.shell.direct(r.log)
+	s.shell.Direct(r.log)
 	return s.shell.execute(script, cwd)
-}
-
-// retire ends a shell that no longer takes orders. What its runs left in the background lives on.
-func (s *Session) retire() {
-	s.shell.process.SignalOther(s.shell.process.PID, syscall.SIGKILL)
-	<-s.shell.process.Done()
-	s.shell.pump.Drain()
-	s.shell.direct(nil)
 }
 
 // revive replaces a shell that ended by itself or was killed. It reports true when no run has told so.
 func (s *Session) revive() (untold bool, err error) {
-	if s.shell != nil && s.shell.alive() {
+	if s.shell != nil && s.shell.Alive() {
 		return false, nil
 	}
 	if s.shell != nil {
-		s.shell.release()
+		s.shell.Release()
 		s.shell = nil
 	}
 	started, err := startShell(s)
@@ -149,9 +138,9 @@ func (s *Session) supervise(r *run, timeout time.Duration, again func() error) {
 	r.outcome = s.await(r, timeout, again)
 	r.log.Relax()
 	if s.shell != nil {
-		s.shell.pump.Drain()
-		s.shell.direct(nil)
-		s.told = !s.shell.alive()
+		s.shell.Drain()
+		s.shell.Direct(nil)
+		s.told = !s.shell.Alive()
 		r.reset = r.reset || s.told
 	}
 	r.took = time.Since(r.started)
@@ -168,84 +157,31 @@ func (s *Session) await(r *run, timeout time.Duration, again func() error) *comm
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	verdict := s.attempt(outcome, timer.C)
-	if verdict == notExecuted {
+	if verdict == shell.NotExecuted {
 		r.reset = true
 		if outcome.Start = again(); outcome.Start != nil {
 			return outcome
 		}
 		verdict = s.attempt(outcome, timer.C)
 	}
-	if verdict == notExecuted || verdict == unclear {
-		s.retire()
+	if verdict == shell.NotExecuted || verdict == shell.Unclear {
+		s.shell.Retire()
 		outcome.Lost, r.reset = true, true
 	}
 	return outcome
 }
 
-// verdict says how an attempt to execute a script ended.
-type verdict uint8
-
-const (
-	ended       verdict = iota // with a status, or together with the shell
-	stopped                    // by us
-	notExecuted                // the shell did not get to it
-	unclear                    // executed, but the shell did not say how it ended
-)
-
-// attempt waits for the end of what the shell was handed.
-func (s *Session) attempt(outcome *command.Outcome, timeout <-chan time.Time) verdict {
-	s.shell.process.BeginRun()
-	pause := firstLook
-	look := time.NewTimer(pause)
-	defer look.Stop()
-	for {
-		select {
-		case code := <-s.shell.results:
-			outcome.Exit = s.shell.process.EndRun(code)
-			return ended
-		case <-s.shell.process.Done():
-			return s.autopsy(outcome)
-		case <-look.C:
-			if s.shell.idle() {
-				return s.inquire(outcome)
-			}
-			pause = min(2*pause, lastLook)
-			look.Reset(pause)
-			continue
-		case <-timeout:
-			outcome.Stopped = command.ReasonTimeout
-		case outcome.Stopped = <-s.stops:
-		}
-		s.shell.end(stopGrace)
-		outcome.Exit = s.shell.process.Exit()
-		return stopped
+// attempt waits for the end of what the shell was handed, and ends what is to be stopped.
+func (s *Session) attempt(outcome *command.Outcome, timeout <-chan time.Time) (verdict shell.Verdict) {
+	verdict, outcome.Exit, outcome.Stopped = shell.Await(s.shell.Shell, timeout, s.stops)
+	if verdict == shell.Expired {
+		outcome.Stopped = command.ReasonTimeout
 	}
-}
-
-// autopsy is the verdict on a shell that is gone: by exit, exec or a signal of the script.
-func (s *Session) autopsy(outcome *command.Outcome) verdict {
-	code, reported, executed := s.shell.heard()
-	if !executed {
-		return notExecuted
+	if verdict == shell.Expired || verdict == shell.Stopped {
+		s.shell.End(stopGrace)
+		outcome.Exit = s.shell.Process.Exit()
 	}
-	outcome.Exit = s.shell.process.Exit()
-	if reported {
-		outcome.Exit = s.shell.process.EndRun(code)
-	}
-	return ended
-}
-
-// inquire is the verdict on a shell that waits for orders.
-func (s *Session) inquire(outcome *command.Outcome) verdict {
-	code, reported, executed := s.shell.heard()
-	switch {
-	case reported:
-		outcome.Exit = s.shell.process.EndRun(code)
-		return ended
-	case executed:
-		return unclear
-	}
-	return notExecuted
+	return verdict
 }
 
 // stop ends the running script, if there is one.
@@ -307,8 +243,8 @@ func (s *Session) bury() {
 	}
 	close(s.gone)
 	if s.shell != nil {
-		s.shell.end(stopGrace)
-		s.shell.release()
+		s.shell.End(stopGrace)
+		s.shell.Release()
 	}
 	if err := s.state.Close(); err != nil {
 		log.Printf("event=session_state_not_closed error=%q", err)
