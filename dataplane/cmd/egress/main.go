@@ -3,7 +3,8 @@
 
 // Command egress enforces the network policies of all sandboxes of one server: it answers their
 // names, judges their connections and keeps the packet filter's rules. It runs beside the server,
-// lives longer than it, and what it has set up stays closed when it dies.
+// lives longer than it, and what it has set up stays closed when it dies. With -sidecar it does the
+// same for one sandbox with which it shares a network namespace, and nobody else tells it anything.
 package main
 
 import (
@@ -29,6 +30,7 @@ const (
 
 func main() {
 	file := flag.String("config", "", "file with the configuration, JSON")
+	beside := flag.Bool("sidecar", false, "serve the network namespace in which this runs; configured by the environment")
 	showVersion := flag.Bool("version", false, "print the version and exit")
 	flag.Parse()
 	if *showVersion {
@@ -36,21 +38,34 @@ func main() {
 		return
 	}
 	log.SetFlags(log.LstdFlags | log.Lmicroseconds | log.LUTC)
-	if err := start(*file); err != nil {
+	if err := start(*file, *beside); err != nil {
 		log.Printf("event=failed error=%q", err)
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func start(file string) error {
+func read(file string) (config Config, err error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return err
+		return config, err
 	}
-	var config Config
 	if err := json.Unmarshal(content, &config); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return config, fmt.Errorf("%s: %w", file, err)
+	}
+	return config, nil
+}
+
+func start(file string, beside bool) error {
+	config, err := Config{}, error(nil)
+	if beside {
+		config, err = sidecarConfig()
+		config.own = ownMark()
+	} else {
+		config, err = read(file)
+	}
+	if err != nil {
+		return err
 	}
 	debug.SetGCPercent(collectAtPercent)
 	debug.SetMemoryLimit(softMemoryLimit)

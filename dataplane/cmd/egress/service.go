@@ -44,6 +44,9 @@ type Config struct {
 		MaxBytes int64  `json:"maxBytes"`
 		Keep     int    `json:"keep"`
 	} `json:"audit"`
+
+	Sidecar *Sidecar `json:"-"`
+	own     uint32   // mark of the packets that a sidecar sends by itself
 }
 
 // service is everything that runs.
@@ -81,7 +84,7 @@ func open(config Config) (*service, error) {
 		world.DoH = policy.NewDoH(config.DoH)
 	}
 	s.filter, err = filter.Open(filter.Config{Table: config.Table, Group: config.Group,
-		EntryPort: s.sockets.entryPort(), DNSPort: s.sockets.dnsPort(), Size: config.Addresses, World: world})
+		EntryPort: s.sockets.entryPort(), DNSPort: s.sockets.dnsPort(), Size: config.Addresses, World: world, Own: config.own})
 	if err != nil {
 		return nil, err
 	}
@@ -89,11 +92,15 @@ func open(config Config) (*service, error) {
 	if s.packets, err = packetlog.Open(config.Group, s.registry, s.audit); err != nil {
 		return nil, err
 	}
-	resolver := resolve.New(resolve.NewUpstream(config.Resolvers), world, s.audit)
+	upstream := resolve.NewUpstream(config.Resolvers)
+	resolver := resolve.New(upstream, world, s.audit)
 	s.names = resolve.NewServer(resolver, s.registry)
 	s.entry = entry.New(s.registry, resolver, s.audit)
 	s.proxy = proxy.New(s.audit)
 	s.entry.Interceptor = interceptor{s.proxy}
+	if config.Sidecar != nil {
+		return s, s.besideOne(upstream)
+	}
 	api := control.New(s.registry, resolver, s.audit, s.health, s.end)
 	s.api = &http.Server{Handler: api.Handler(), ReadHeaderTimeout: 10 * time.Second}
 	s.control, err = control.Listen(config.Socket)

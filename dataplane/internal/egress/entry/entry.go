@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"casulo.dev/dataplane/internal/egress/audit"
+	"casulo.dev/dataplane/internal/egress/own"
 	"casulo.dev/dataplane/internal/egress/policy"
 	"casulo.dev/dataplane/internal/egress/resolve"
 	"casulo.dev/dataplane/internal/egress/sandbox"
@@ -42,6 +43,9 @@ func New(registry *sandbox.Registry, resolver *resolve.Resolver, log *audit.Log)
 	return &Entry{registry: registry, resolver: resolver, audit: log,
 		dialer: net.Dialer{Timeout: connectTime, KeepAlive: 30 * time.Second}}
 }
+
+// Through lets the sockets of this process's own connections be prepared.
+func (e *Entry) Through(control own.Control) { e.dialer.Control = control }
 
 // Serve returns when the listener is closed.
 func (e *Entry) Serve(listener *net.TCPListener) error {

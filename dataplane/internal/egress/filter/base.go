@@ -23,7 +23,8 @@ const (
 
 // base is the part of the table that is the same for all sandboxes. Loading it again replaces the
 // rules and keeps what is in the sets, in one transaction.
-var base = template.Must(template.New("base").Parse(`
+var base = template.Must(template.New("base").Parse(`{{define "hooks"}}{{if .Own}}` + sharedHooks +
+	`{{else}}` + hostHooks + `{{end}}{{end}}
 add table inet {{.Table}}
 add set inet {{.Table}} policed { type ifname; }
 add set inet {{.Table}} bound { type ifname . ipv4_addr; }
@@ -39,67 +40,7 @@ add map inet {{.Table}} sandboxes { type ifname : verdict; }
 add map inet {{.Table}} named { type ifname : verdict; }
 flush set inet {{.Table}} closed
 add element inet {{.Table}} closed { {{.Closed}} }
-add chain inet {{.Table}} guard { type filter hook prerouting priority raw; policy accept; }
-add chain inet {{.Table}} to_entry
-add chain inet {{.Table}} entry { type nat hook prerouting priority dstnat; policy accept; }
-add chain inet {{.Table}} input { type filter hook input priority filter - 5; policy accept; }
-add chain inet {{.Table}} from_policed
-add chain inet {{.Table}} denied
-add chain inet {{.Table}} forward { type filter hook forward priority filter - 5; policy accept; }
-flush chain inet {{.Table}} guard
-flush chain inet {{.Table}} to_entry
-flush chain inet {{.Table}} entry
-flush chain inet {{.Table}} input
-flush chain inet {{.Table}} from_policed
-flush chain inet {{.Table}} denied
-flush chain inet {{.Table}} forward
-table inet {{.Table}} {
-  chain guard {
-    iifname != @policed accept
-    meta nfproto ipv6 {{.Log "ipv6"}}
-    meta nfproto ipv6 drop
-    ip daddr 224.0.0.0/4 {{.Log "multicast"}}
-    ip daddr 224.0.0.0/4 drop
-    iifname . ip saddr @bound accept
-    {{.Log "spoofed"}}
-    drop
-  }
-  chain to_entry {
-    ct mark set {{.Tag}} meta l4proto tcp redirect to :{{.EntryPort}}
-  }
-  chain entry {
-    iifname != @policed accept
-    meta l4proto { tcp, udp } th dport 53 ct mark set {{.Tag}} redirect to :{{.DNSPort}}
-    meta l4proto != tcp accept
-    iifname . ip daddr @learned goto to_entry
-    iifname vmap @named
-    iifname @open ip daddr != @closed fib daddr type != local goto to_entry
-  }
-  chain input {
-    iifname != @policed tcp dport { {{.EntryPort}}, {{.DNSPort}} } drop
-    iifname != @policed udp dport {{.DNSPort}} drop
-    iifname != @policed accept
-    ct state established,related accept
-    ct mark {{.Tag}} accept
-    {{.Log "host"}}
-    meta l4proto tcp reject with tcp reset
-    reject with icmpx admin-prohibited
-  }
-  chain from_policed {
-    meta l4proto tcp {{.Log "tcp"}}
-    meta l4proto tcp reject with tcp reset
-    iifname vmap @sandboxes
-    goto denied
-  }
-  chain denied {
-    {{.Log "default"}}
-    reject with icmpx admin-prohibited
-  }
-  chain forward {
-    iifname @policed goto from_policed
-  }
-}
-`))
+{{template "hooks" .}}`))
 
 // Config names the table and the places to which it leads.
 type Config struct {
@@ -107,8 +48,20 @@ type Config struct {
 	Group     int // of the packet log
 	EntryPort int
 	DNSPort   int
-	Size      int // of each set of learned addresses
+	Size      int    // of each set of learned addresses
+	Own       uint32 // mark of this process's own packets, where it shares the sandbox's namespace
 	World     *policy.World
+}
+
+// OwnMark is the mark of this process's own packets, in nft's spelling.
+func (c *Config) OwnMark() string { return fmt.Sprintf("0x%08x", c.Own) }
+
+// hooks are the chains through which every packet has to come.
+func (c *Config) hooks() []string {
+	if c.Own != 0 {
+		return []string{"entry", "input", "output"}
+	}
+	return []string{"guard", "entry", "input", "forward"}
 }
 
 // Tag is the mark in nft's spelling.

@@ -323,7 +323,10 @@ func (f *Filter) present(conn *nftables.Conn) (map[string]bool, error) {
 }
 
 func (f *Filter) complete(present map[string]bool) bool {
-	intact := present["guard"] && present["entry"] && present["input"] && present["forward"]
+	intact := true
+	for _, name := range f.config.hooks() {
+		intact = intact && present[name]
+	}
 	for _, box := range f.boxes {
 		intact = intact && present[box.datagram] && (box.stream == "" || present[box.stream])
 	}

@@ -65,8 +65,8 @@ func (s *Server) ServeUDP(conn *net.UDPConn) error {
 			continue
 		}
 		index, reply := arrival(control[:controlled])
-		box := s.registry.On(index)
-		if box == nil || box.Address != from.Addr().Unmap() {
+		box := s.registry.Sends(index, from.Addr())
+		if box == nil {
 			continue
 		}
 		query := new(dns.Msg)

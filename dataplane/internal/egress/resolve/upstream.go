@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"casulo.dev/dataplane/internal/egress/own"
 )
 
 const (
@@ -39,6 +41,13 @@ func NewUpstream(servers []string) *Upstream {
 		u.servers = append(u.servers, server)
 	}
 	return u
+}
+
+// Through lets the sockets for its questions be prepared.
+func (u *Upstream) Through(control own.Control) {
+	for _, client := range []*dns.Client{u.udp, u.tcp} {
+		client.Dialer = &net.Dialer{Timeout: attemptTime, Control: control}
+	}
 }
 
 var errNoServers = errors.New("this host has no resolver; set [egress] resolvers")

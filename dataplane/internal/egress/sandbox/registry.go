@@ -64,6 +64,9 @@ type Registry struct {
 	byID   map[string]*Sandbox
 	byAddr map[netip.Addr]*Sandbox
 	byIdx  map[int]*Sandbox
+
+	// Sole says that there is one sandbox, which shares this namespace and so has every address of it.
+	Sole bool
 }
 
 // NewRegistry is empty.
@@ -79,6 +82,9 @@ func (r *Registry) World() *policy.World { return r.world }
 func (r *Registry) At(address netip.Addr) *Sandbox {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
+	if r.Sole {
+		return r.byIdx[0]
+	}
 	return r.byAddr[address.Unmap()]
 }
 
@@ -86,7 +92,20 @@ func (r *Registry) At(address netip.Addr) *Sandbox {
 func (r *Registry) On(index int) *Sandbox {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
+	if r.Sole {
+		return r.byIdx[0]
+	}
 	return r.byIdx[index]
+}
+
+// Sends finds the sandbox whose packet came through an interface from an address; nil when none may
+// send such a one.
+func (r *Registry) Sends(index int, from netip.Addr) *Sandbox {
+	found := r.On(index)
+	if found != nil && (r.Sole || found.Address == from.Unmap()) {
+		return found
+	}
+	return nil
 }
 
 // Get finds a sandbox by its id; nil when there is none.
@@ -145,6 +164,9 @@ func (r *Registry) Put(d Definition) error {
 
 // indexOf asks for one interface; the standard library would list all of them.
 func indexOf(name string) (int, error) {
+	if name == "" {
+		return 0, nil // this namespace itself
+	}
 	request, err := unix.NewIfreq(name)
 	if err != nil {
 		return 0, err
