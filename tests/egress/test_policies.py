@@ -185,6 +185,38 @@ def test_too_many_rules(egress_server: Server) -> None:
     box.delete()
 
 
+@pytest.mark.parametrize("ground", ["container", "gvisor", "docker"], indirect=True)
+async def test_the_same_api_through_the_daemon(server: Server, ground: tuple[Server, str]) -> None:
+    """What official clients do that know a direct endpoint only; inside, the token is all that guards it."""
+    box, other = create(server, POLICY, ground[1]), create(server, {}, ground[1])
+    daemon = server.request("GET", f"/v1/sandboxes/{box.id}/endpoints/44772").json()
+    token = server.request("GET", f"/v1/sandboxes/{box.id}/endpoints/18080").json()["headers"]
+    with httpx.Client(
+        base_url=f"http://{daemon['endpoint']}/proxy/18080", headers=daemon["headers"]
+    ) as plain:
+        assert plain.get("/healthz").text == "ok"
+        assert plain.get("/policy").status_code == 401
+        told = plain.patch("/policy", json=[{"action": "allow", "target": "other.test"}], headers=token)
+        assert told.json()["policy"]["egress"][0]["target"] == "other.test"
+        assert plain.get("/../../../policy", headers=token).status_code in (400, 404)
+    assert box.policy()["policy"]["egress"][0]["target"] == "other.test"
+    assert await reach(box, "other.test") == [True]
+    async with AsyncClient(Connection(server.url, server.api_key)) as client:
+        inside = await AsyncSandbox.connect(box.id, client=client)
+        for path, code in (("/policy", "401"), ("/v1/sandboxes", "404"), ("/healthz", "200")):
+            url = f"http://{box.gateway}:18080{path}"
+            said = await inside.commands.run(f"curl -s -m 5 -o /dev/null -w '%{{http_code}}' {url}")
+            assert said.stdout == code, path
+        foreign = f"http://{other.gateway}:18080/policy"
+        assert not (await inside.commands.run(f"curl -sS -m 5 {foreign}")).ok
+        theirs = next(iter(token.values()))
+        using = f"curl -s -m 5 -H 'OPENSANDBOX-EGRESS-AUTH: {theirs}' http://{other.gateway}:18080/policy"
+        stranger = await AsyncSandbox.connect(other.id, client=client)
+        assert "missing or wrong" in (await stranger.commands.run(using)).stdout
+    box.delete()
+    other.delete()
+
+
 @EVERYWHERE
 def test_the_api_at_port_18080(server: Server) -> None:
     box = create(server, POLICY)

@@ -17,6 +17,7 @@ import (
 	"casulo.dev/dataplane/internal/egress/control"
 	"casulo.dev/dataplane/internal/egress/entry"
 	"casulo.dev/dataplane/internal/egress/filter"
+	"casulo.dev/dataplane/internal/egress/front"
 	"casulo.dev/dataplane/internal/egress/packetlog"
 	"casulo.dev/dataplane/internal/egress/policy"
 	"casulo.dev/dataplane/internal/egress/resolve"
@@ -38,6 +39,7 @@ type Config struct {
 	DoH       []string       `json:"doh"`
 	Limits    sandbox.Limits `json:"limits"`
 	Addresses int            `json:"addresses"` // learned ones of all sandboxes
+	Server    string         `json:"server"`    // file in which the server says where it is; may be empty
 	Nice      int            `json:"nice"`      // the process's own; zero leaves it
 	Audit     struct {
 		Path     string `json:"path"`
@@ -98,6 +100,9 @@ func open(config Config) (*service, error) {
 	s.entry = entry.New(s.registry, resolver, s.audit)
 	s.proxy = proxy.New(s.audit)
 	s.entry.Interceptor = interceptor{s.proxy}
+	if config.Server != "" {
+		s.entry.Front = front.New(config.Server)
+	}
 	if config.Sidecar != nil {
 		return s, s.besideOne(upstream)
 	}
@@ -114,6 +119,9 @@ func (s *service) health() control.Health {
 // serve runs until end is called or a part fails; then it leaves, and what is in the kernel stays.
 func (s *service) serve() error {
 	failed := make(chan error, 8)
+	if s.entry.Front != nil {
+		go func() { failed <- s.entry.Front.Serve() }()
+	}
 	for _, part := range []func() error{
 		func() error { return s.entry.Serve(s.sockets.entry) },
 		func() error { return s.names.ServeUDP(s.sockets.udp) },

@@ -19,6 +19,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -79,13 +80,24 @@ func (s *Service) transport(idle int) *http.Transport {
 // Routes registers the proxy for every path below its prefix.
 func (s *Service) Routes(router *api.Router) { router.Prefix(prefix, s) }
 
+// placesOf are the hosts at which a port may be found.
+func (s *Service) placesOf(port string) []string {
+	if port != policyPort {
+		return s.addresses
+	}
+	if host := gateway(); host != "" {
+		return append(slices.Clone(s.addresses), host)
+	}
+	return s.addresses
+}
+
 // dial tries both loopback addresses: a server may listen on either.
 func (s *Service) dial(ctx context.Context, address string) (conn net.Conn, err error) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
-	for _, host := range s.addresses {
+	for _, host := range s.placesOf(port) {
 		var failure error
 		if conn, failure = s.dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, port)); failure == nil {
 			return conn, nil

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"casulo.dev/dataplane/internal/egress/audit"
+	"casulo.dev/dataplane/internal/egress/front"
 	"casulo.dev/dataplane/internal/egress/own"
 	"casulo.dev/dataplane/internal/egress/policy"
 	"casulo.dev/dataplane/internal/egress/resolve"
@@ -36,6 +37,9 @@ type Entry struct {
 
 	// Interceptor takes over connections to hosts that a vault binds. Nil takes none.
 	Interceptor Interceptor
+
+	// Front takes connections to a sandbox's own gateway at the policy API's port. Nil takes none.
+	Front *front.Front
 }
 
 // New serves the sandboxes of a registry.
@@ -81,6 +85,10 @@ func (e *Entry) accept(client *net.TCPConn) {
 	c.query = policy.Query{Address: destination.Addr(), Port: destination.Port(), Protocol: policy.TCP}
 	if reason := box.Track(c); reason != "" {
 		c.refuse("tcp", policy.Decision{Rule: -1, By: "limits", Reason: reason})
+		return
+	}
+	if e.Front != nil && destination == netip.AddrPortFrom(here.Addr().Unmap(), front.Port) {
+		e.Front.Take(box.ID, box.TakeCall, client)
 		return
 	}
 	c.run()

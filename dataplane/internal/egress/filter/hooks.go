@@ -37,6 +37,7 @@ table inet {{.Table}} {
     iifname != @policed accept
     meta l4proto { tcp, udp } th dport 53 ct mark set {{.Tag}} redirect to :{{.DNSPort}}
     meta l4proto != tcp accept
+    tcp dport 18080 fib daddr . iif type local goto to_entry
     iifname . ip daddr @learned goto to_entry
     iifname vmap @named
     iifname @open ip daddr != @closed fib daddr type != local goto to_entry

@@ -20,6 +20,9 @@ import (
 	"casulo.dev/dataplane/internal/vault"
 )
 
+// callsPerSecond bounds the requests for the policy API that come out of one sandbox.
+const callsPerSecond = 20
+
 var errChanged = errors.New("the policy changed meanwhile")
 
 // Definition is a sandbox as the server describes it.
@@ -211,6 +214,7 @@ func (r *Registry) move(s *Sandbox, index int) {
 func (r *Registry) admit(d Definition, parsed *policy.Policy, index int, held *vault.Vault) error {
 	s := &Sandbox{ID: d.ID, Interface: d.Interface, Index: index, Address: d.Address, Baseline: d.Baseline,
 		limits: r.limits, conns: newBucket(r.limits.ConnectionsPerSecond), queries: newBucket(r.limits.QueriesPerSecond),
+		calls:  newBucket(callsPerSecond),
 		filter: r.filter, world: r.world, definition: d, generation: randomStart(),
 		learned: map[string]map[netip.Addr]time.Time{}, open: map[Connection]struct{}{}, seen: map[Destination]int{}}
 	s.policy.Store(parsed)

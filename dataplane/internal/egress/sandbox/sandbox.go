@@ -39,6 +39,7 @@ type Sandbox struct {
 	limits  Limits
 	conns   *bucket
 	queries *bucket
+	calls   *bucket
 	filter  *filter.Filter
 	world   *policy.World
 
@@ -77,6 +78,9 @@ func (s *Sandbox) Resolvable(name string) policy.Decision {
 
 // TakeQuery tells whether the sandbox may ask for one more name now.
 func (s *Sandbox) TakeQuery() bool { return s.queries.take() }
+
+// TakeCall tells whether one more request for the policy API may come out of the sandbox now.
+func (s *Sandbox) TakeCall() bool { return s.calls.take() }
 
 // Track admits a connection; the reason says why not. The caller calls Untrack at its end.
 func (s *Sandbox) Track(c Connection) (reason string) {

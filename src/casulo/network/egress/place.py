@@ -69,6 +69,7 @@ class Place:
             "doh": list(settings.doh),
             "addresses": _ADDRESSES,
             "nice": _NICE,
+            "server": str(self.data.parent / "server.json"),
             "limits": {
                 "connections": settings.max_connections,
                 "connectionsPerSecond": settings.connections_per_second,
