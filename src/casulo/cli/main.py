@@ -30,6 +30,7 @@ from casulo.cli import (
     shell,
     snapshot,
     template,
+    vault,
     version,
 )
 from casulo.cli.arguments import Format
@@ -59,6 +60,8 @@ app.add_typer(image.app, name="image")
 app.add_typer(isolated.app, name="isolated")
 app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(egress.app, name="egress")
+app.add_typer(vault.app, name="vault")
+app.add_typer(vault.app, name="credential-vault", hidden=True)  # as other clients call it
 app.add_typer(template.app, name="template")
 app.add_typer(key.app, name="key")
 app.add_typer(pool.app, name="pool")

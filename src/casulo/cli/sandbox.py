@@ -83,6 +83,12 @@ def create(
     isolation: Isolation = None,
     volume: Volume = None,
     runtime: Runtime = None,
+    network_policy: Annotated[
+        Path | None, typer.Option("--network-policy-file", help="File with a network policy, JSON.")
+    ] = None,
+    credential_proxy: Annotated[
+        bool, typer.Option("--credential-proxy", help="Let it have a credential vault; needs a policy.")
+    ] = False,
     ready_timeout: Ready = 30.0,
     output: Output = None,
 ) -> None:
@@ -99,6 +105,8 @@ def create(
         "template": template,
         "volumes": volumes(volume),
         "runtime": runtime,
+        "network_policy": _request(network_policy) if network_policy else None,
+        "credential_proxy": credential_proxy,
     }
     if file is not None:
         if image or timeout is not None or any(given.values()):

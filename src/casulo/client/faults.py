@@ -43,9 +43,11 @@ _BY_STATUS: dict[int, type[CasuloError]] = {
     403: Forbidden,
     404: NotFound,
     409: Conflict,
+    412: InvalidRequest,
     413: InvalidRequest,
     416: InvalidRequest,
     422: InvalidRequest,
+    426: InvalidRequest,
     429: Unavailable,
     501: Unsupported,
     503: Unavailable,
@@ -119,7 +121,7 @@ def _fields(body: bytes) -> dict[str, Any]:
 
 
 def _bare(status: int, body: bytes) -> str:
-    text = body[:200].decode("utf-8", "replace").strip()
+    text = body[:500].decode("utf-8", "replace").strip()
     return f"the server answered {status}" + (f": {text}" if text else "")
 
 

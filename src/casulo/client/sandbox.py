@@ -27,6 +27,7 @@ from casulo.client.snapshots import DEFAULT_TIMEOUT as SNAPSHOT_TIMEOUT
 from casulo.client.snapshots import Snapshot
 from casulo.client.stream import Frames
 from casulo.client.terminals import AsyncTerminals
+from casulo.client.vault import AsyncVault
 from casulo.client.volumes import Volume
 from casulo.model.errors import (
     CasuloError,
@@ -76,6 +77,7 @@ class AsyncSandbox:
             endpoint,
         )
         self.egress = AsyncEgress(client, info.id)
+        self.vault = AsyncVault(client, info.id)
         self.commands = AsyncCommands(self._channel)
         self.code = AsyncCode(self._channel)
         self.files = AsyncFiles(self._channel)
@@ -99,6 +101,7 @@ class AsyncSandbox:
         isolation: str | None = None,
         volumes: Sequence[Volume] = (),
         network_policy: Mapping[str, Any] | None = None,
+        credential_proxy: bool = False,
         runtime: str | None = None,
         extensions: Mapping[str, str] | None = None,
         request: Mapping[str, Any] | None = None,
@@ -111,7 +114,8 @@ class AsyncSandbox:
 
         It begins with the files of `image`, or as a `snapshot` or the `template` of this name was kept.
         `timeout` None keeps it until it is killed. `resources` are quantities such as {"memory": "1Gi"}.
-        A `network_policy` holds from the first packet. `request` adds members in wire form. What was made
+        A `network_policy` holds from the first packet, and with `credential_proxy` there can be a vault of
+        credentials for what it lets through. `request` adds members in wire form. What was made
         is removed when it does not become ready.
         """
         body = {
@@ -122,6 +126,7 @@ class AsyncSandbox:
             "resourceLimits": dict(resources or {}),
             "volumes": [volume.wire(number) for number, volume in enumerate(volumes)] or None,
             "networkPolicy": None if network_policy is None else dict(network_policy),
+            "credentialProxy": {"enabled": True} if credential_proxy else None,
             "extensions": _extensions(extensions, isolation, runtime),
         }
         limit = seconds("ready_timeout", ready_timeout)

@@ -19,6 +19,7 @@ from casulo.client.sessions import AsyncSession, AsyncSessions
 from casulo.client.snapshots import AsyncSnapshots
 from casulo.client.templates import AsyncTemplates
 from casulo.client.terminals import AsyncTerminal, AsyncTerminals
+from casulo.client.vault import AsyncVault
 
 
 class Pools(Twin[AsyncPools]):
@@ -280,12 +281,28 @@ class Egress(Twin[AsyncEgress]):
     log = iterating(AsyncEgress.log)
 
 
+class Vault(Twin[AsyncVault]):
+    """See AsyncVault."""
+
+    create = blocking(AsyncVault.create)
+    get = blocking(AsyncVault.get)
+    patch = blocking(AsyncVault.patch)
+    delete = blocking(AsyncVault.delete)
+    credential = blocking(AsyncVault.credential)
+    binding = blocking(AsyncVault.binding)
+    set = blocking(AsyncVault.set)
+    bind = blocking(AsyncVault.bind)
+    remove = blocking(AsyncVault.remove)
+    unbind = blocking(AsyncVault.unbind)
+
+
 class Sandbox(Twin[AsyncSandbox]):
     """See AsyncSandbox."""
 
     def __init__(self, source: AsyncSandbox) -> None:
         super().__init__(source)
         self.egress = Egress(source.egress)
+        self.vault = Vault(source.vault)
         self.commands = Commands(source.commands)
         self.code = Code(source.code)
         self.files = Files(source.files)
