@@ -62,11 +62,17 @@ class World:
         return self.folder / "mirror"
 
     @property
+    def secrets(self) -> Path:
+        """Where files may be that are the source of a credential."""
+        return self.folder / "secrets"
+
+    @property
     def settings(self) -> str:
         """The part of a server's configuration that makes this internet its internet."""
         return (
             f'[egress]\nresolvers = ["{self.resolver}"]\npublic = ["{self.network}"]\n'
             f'doh = ["doh.test", "{self.at(44)}"]\n'
+            f'[vault]\nextra_roots = "{self.authority}"\nfiles = ["{self.secrets}"]\n'
         )
 
     def names(self) -> dict[str, list[tuple[str, str]]]:
@@ -105,6 +111,7 @@ class World:
         """Make namespace and cable, then start the servers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.files.mkdir(exist_ok=True)
+        self.secrets.mkdir(exist_ok=True)
         self._certificates()
         self._cable()
         plan: dict[str, Any] = {
