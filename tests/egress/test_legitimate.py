@@ -5,12 +5,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import shutil
 import subprocess
-import zipfile
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ import pytest
 from casulo.client.connection import Connection
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.sandbox import AsyncSandbox
+from support.compiled import httpx_library
 from support.internet import mirrors, probe
 from support.internet.boxes import Boxed, create
 from support.internet.world import World
@@ -186,23 +184,6 @@ def policy(world: World) -> dict[str, object]:
     return {"defaultAction": "deny", "egress": rules}
 
 
-def _library() -> bytes:
-    """httpx and what it needs, as one zip that Python imports from."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name in ("httpx", "httpcore", "h11", "anyio", "idna", "certifi", "typing_extensions"):
-            spec = find_spec(name)
-            assert spec is not None and spec.origin is not None
-            origin = Path(spec.origin)
-            package = origin.name == "__init__.py"
-            root = origin.parents[1] if package else origin.parent
-            files = origin.parent.rglob("*.py*") if package else [origin]
-            for file in files:
-                if file.suffix in (".py", ".pyi"):
-                    archive.write(file, file.relative_to(root))
-    return packed.getvalue()
-
-
 def _go(folder: Path) -> bytes | None:
     if shutil.which("go") is None:
         return None
@@ -228,7 +209,7 @@ async def _fill(boxed: Boxed, world: World, goget: bytes | None) -> None:
         await inside.files.write(CA, world.authority.read_text())
         await inside.files.write("/tmp/probe.py", Path(probe.__file__).read_text())
         await inside.files.write("/tmp/Get.java", JAVA)
-        await inside.files.write("/tmp/lib.zip", _library())
+        await inside.files.write("/tmp/lib.zip", httpx_library())
         if goget is not None:
             await inside.files.write("/tmp/goget", goget)
             await inside.commands.run("chmod 755 /tmp/goget")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the Casulo authors
-"""Credential vaults from the call to the wire: every client trusts what is intercepted and what is not, nothing of a
-value is inside or lies about, and injection goes on after whatever happens."""
+"""Credential vaults from the call to the wire: every client trusts what is intercepted and what is not,
+nothing of a value is inside or lies about, and injection goes on after whatever happens."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from casulo.client.connection import Connection
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.sandbox import AsyncSandbox
 from casulo.model.errors import CasuloError
+from casulo.network.egress.calls import call
+from support.compiled import go_program, httpx_library
 from support.internet.boxes import Boxed, create, make_server, process_of
 from support.internet.world import World
 from support.machine import cannot_run
@@ -72,12 +74,10 @@ PROGRAMS = [
         f"for url in sys.argv[1:]: print(r.get(url).text)' {URLS}", "pip3"),
     Program("python-httpx", "PYTHONPATH=/tmp/lib.zip python3 -c 'import sys, httpx\n"
         f"for url in sys.argv[1:]: print(httpx.get(url).text)' {URLS}"),
-    Program("node", f"node -e 'for (const u of process.argv.slice(1)) fetch(u).then(r => r.text()).then(console.log)' {URLS}",
-        "node"),
+    Program("node", "node -e 'for (const u of process.argv.slice(1)) "
+        f"fetch(u).then(r => r.text()).then(console.log)' {URLS}", "node"),
     Program("java", f"java -Xmx256m /tmp/Get.java {URLS}", "java"),
     Program("go", f"/tmp/goget {URLS}", "go"),
-    Program("openssl", "for h in good evil; do openssl s_client -connect $h.test:443 -servername $h.test "
-        "-verify_return_error </dev/null 2>&1 | grep -c 'Verify return code: 0'; done; curl -sSf " + URLS, "openssl"),
 ]  # fmt: skip
 
 
@@ -96,7 +96,7 @@ async def entered(box: Boxed, client: AsyncClient) -> AsyncSandbox:
 
 
 @pytest.fixture
-async def client(ground: tuple[Server, str]) -> AsyncIterator[AsyncClient]:
+async def visitor(ground: tuple[Server, str]) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(Connection(ground[0].url, ground[0].api_key)) as made:
         yield made
 
@@ -105,8 +105,8 @@ async def trust_the_world(inside: AsyncSandbox, world: World) -> None:
     """As if the small internet's authority were a public one, which images have in these files."""
     await inside.files.write("/tmp/world.pem", world.authority.read_text())
     done = await inside.commands.run(
-        "cat /tmp/world.pem >> /etc/ssl/certs/ca-certificates.crt; cat /tmp/world.pem >> /etc/casulo/ca-bundle.pem; "
-        "cat /tmp/world.pem >> /etc/casulo/ca.pem; "
+        "for file in /etc/ssl/certs/ca-certificates.crt /etc/casulo/ca-bundle.pem /etc/casulo/ca.pem; do "
+        "cat /tmp/world.pem >> $file; done; "
         "cp /tmp/world.pem /etc/ssl/certs/$(openssl x509 -noout -subject_hash -in /tmp/world.pem).0; "
         "if command -v keytool; then keytool -importcert -noprompt -alias world -file /tmp/world.pem "
         "-keystore /etc/ssl/certs/java/cacerts -storepass changeit; fi 2>&1",
@@ -137,10 +137,10 @@ async def recovers(inside: AsyncSandbox) -> None:
 
 
 async def test_every_client_trusts_both(
-    ground: tuple[Server, str], world: World, client: AsyncClient, prepared: dict[str, bytes]
+    ground: tuple[Server, str], world: World, visitor: AsyncClient, prepared: dict[str, bytes]
 ) -> None:
     box, missing = boxed(ground), []
-    inside = await entered(box, client)
+    inside = await entered(box, visitor)
     await bind(inside, value())
     await trust_the_world(inside, world)
     for name, content in prepared.items():
@@ -164,23 +164,20 @@ async def test_every_client_trusts_both(
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Files that the clients need inside."""
-    from egress.test_legitimate import _library
-    from support.compiled import go_program
-
     folder = tmp_path_factory.mktemp("clients")
-    made = {"/tmp/Get.java": JAVA.encode(), "/tmp/lib.zip": _library()}
+    made = {"/tmp/Get.java": JAVA.encode(), "/tmp/lib.zip": httpx_library()}
     if (program := go_program(folder, GO)) is not None:
         made["/tmp/goget"] = program
     return made
 
 
 async def test_nothing_of_a_value_is_inside_or_lies_about(
-    ground: tuple[Server, str], world: World, client: AsyncClient
+    ground: tuple[Server, str], world: World, visitor: AsyncClient
 ) -> None:
     server, box, secret = ground[0], boxed(ground), value()
-    inside = await entered(box, client)
+    inside = await entered(box, visitor)
     await bind(inside, secret)
-    use = "for n in $(seq 40); do curl -sS -m 20 https://good.test/headers/$n; done > /tmp/answers; wc -l < /tmp/answers"
+    use = "for n in $(seq 15); do curl -sS -m 20 https://good.test/headers/$n; done >> /tmp/answers"
     await asyncio.gather(*(inside.commands.run(use, timeout=120) for _ in range(3)))
     await inside.commands.run(
         "curl -sS https://good.test/headers -H 'Authorization: mine' -d x >> /tmp/answers"
@@ -208,7 +205,7 @@ async def _scan_inside(inside: AsyncSandbox, secret: str) -> None:
 SCAN = r"""
 import base64, glob, os, sys
 word = ''.join((sys.argv[1] + ' ' + sys.argv[2]).split()).encode()
-forms = [word, base64.b64encode(word), base64.b64encode(b'Bearer ' + word)[8:-4], word[::-1][::-1].hex().encode()]
+forms = [word, base64.b64encode(word), base64.b64encode(b'Bearer ' + word)[8:-4], word.hex().encode()]
 looked = 0
 def look(path, limit=64 << 20):
     global looked
@@ -265,14 +262,12 @@ def _scan_outside(server: Server, box: Boxed, secret: str) -> None:
 
 
 def _pid(server: Server) -> int:
-    from casulo.network.egress.calls import call
-
     return int(call(Path(process_of(server)["socket"]), "GET", "/health")["pid"])
 
 
-async def test_injection_goes_on_after_everything(ground: tuple[Server, str], client: AsyncClient) -> None:
+async def test_injection_goes_on_after_everything(ground: tuple[Server, str], visitor: AsyncClient) -> None:
     server, box = ground[0], boxed(ground)
-    inside = await entered(box, client)
+    inside = await entered(box, visitor)
     await bind(inside, value())
     assert await injected(inside)
     server.request("POST", f"/v1/sandboxes/{box.id}/pause")
@@ -286,15 +281,15 @@ async def test_injection_goes_on_after_everything(ground: tuple[Server, str], cl
         await asyncio.sleep(0.05)
     box.delete()
     restored = create(server, None, ground[1], image=None, snapshotId=taken, extensions={})
-    again = await entered(restored, client)
+    again = await entered(restored, visitor)
     assert await injected(again)
     assert (await again.vault.unbind("good"))["revision"] == 3
     assert "Bearer" not in await sent(again)
     restored.delete()
 
 
-async def test_a_file_is_followed(ground: tuple[Server, str], world: World, client: AsyncClient) -> None:
-    inside = await entered(boxed(ground), client)
+async def test_a_file_is_followed(egress_server: Server, world: World, client: AsyncClient) -> None:
+    inside = await entered(boxed((egress_server, "container")), client)
     path, first, second = world.secrets / secrets.token_hex(8), "first-" + value(), "second-" + value()
     path.write_text(first + "\n")
     await inside.vault.set("key", file=str(path))
@@ -307,6 +302,42 @@ async def test_a_file_is_followed(ground: tuple[Server, str], world: World, clie
     while f"Bearer {second}" not in await sent(inside):
         assert time.monotonic() < deadline, "the new value is not used"
     await inside.kill()
+
+
+async def test_the_official_behaviour(egress_server: Server, world: World, client: AsyncClient) -> None:
+    """Section 5.6 of the protocol: each type of auth on a path of its own, over HTTP to a pinned address."""
+    host = "credential-vault-e2e.opensandbox.test"
+    policy = {"defaultAction": "allow", "egress": [{"action": "allow", "target": host}]}
+    box = create(egress_server, policy, credentialProxy={"enabled": True})
+    inside = await entered(box, client)
+    assert (await inside.vault.create())["revision"] == 1
+    names = {"token": value(), "pair": base64.b64encode(value().encode()).decode(), "key": value()}
+    auths: dict[str, dict[str, Any]] = {
+        "bearer": {"type": "bearer", "credential": "token"},
+        "basic": {"type": "basic", "credential": "pair"},
+        "key": {"type": "apiKey", "name": "X-Api-Key", "credential": "key"},
+        "custom": {
+            "type": "customHeaders",
+            "headers": [
+                {"name": "X-Client-Id", "credential": "key"},
+                {"name": "X-Client-Secret", "credential": "token"},
+            ],
+        },
+    }
+    match = {"hosts": [host], "schemes": ["http"], "ports": [80], "methods": ["GET"]}
+    added = [
+        {"name": name, "match": {**match, "paths": [f"/headers/{name}"]}, "auth": auth}
+        for name, auth in auths.items()
+    ]
+    credentials = [{"name": name, "source": {"value": each}} for name, each in names.items()]
+    await inside.vault.patch(credentials={"add": credentials}, bindings={"add": added})
+    pinned = f"--resolve {host}:80:{world.at(80)} http://{host}/headers"
+    told = {path: await sent(inside, f"{pinned}/{path}") for path in (*auths, "other")}
+    assert f"Bearer {names['token']}" in told["bearer"] and f"Basic {names['pair']}" in told["basic"]
+    assert f'"X-Api-Key": "{names["key"]}"' in told["key"]
+    assert f'"X-Client-Id": "{names["key"]}", "X-Client-Secret": "{names["token"]}"' in told["custom"]
+    assert '"headers"' in told["other"] and not any(each in told["other"] for each in names.values())
+    box.delete()
 
 
 async def test_server_and_process_killed_together(world: World, tmp_path: Path) -> None:
@@ -322,6 +353,7 @@ async def test_server_and_process_killed_together(world: World, tmp_path: Path) 
                 "while :; do curl -s -m 5 https://good.test/headers; echo; sleep 0.05; done > /tmp/loop 2>&1"
             )
             await inside.commands.start(loop)
+            await asyncio.sleep(1.5)
         pid = _pid(server)
         server.crash()
         os.kill(pid, signal.SIGKILL)
@@ -329,9 +361,10 @@ async def test_server_and_process_killed_together(world: World, tmp_path: Path) 
         async with AsyncClient(Connection(server.url, server.api_key)) as client:
             inside = await entered(box, client)
             await recovers(inside)
+            await asyncio.sleep(6)  # so that the loop, too, has an answer of the new process
             text = (await inside.files.read("/tmp/loop")).splitlines()
         answers = [line for line in text if '"headers"' in line]
-        assert answers and all("Bearer [REDACTED]" in line for line in answers)
+        assert answers and all("Bearer [REDACTED]" in line for line in answers), text[:20]
         (server.data_dir / "vault-key").rename(tmp_path / "key")
         server.crash()
         server.start()

@@ -60,6 +60,14 @@ Entrypoint = Annotated[
 ]
 
 
+PolicyFile = Annotated[
+    Path | None, typer.Option("--network-policy-file", help="File with a network policy, JSON.")
+]
+CredentialProxy = Annotated[
+    bool, typer.Option("--credential-proxy", help="Let it have a credential vault; needs a policy.")
+]
+
+
 @app.command()
 def create(
     ctx: typer.Context,
@@ -83,12 +91,8 @@ def create(
     isolation: Isolation = None,
     volume: Volume = None,
     runtime: Runtime = None,
-    network_policy: Annotated[
-        Path | None, typer.Option("--network-policy-file", help="File with a network policy, JSON.")
-    ] = None,
-    credential_proxy: Annotated[
-        bool, typer.Option("--credential-proxy", help="Let it have a credential vault; needs a policy.")
-    ] = False,
+    network_policy: PolicyFile = None,
+    credential_proxy: CredentialProxy = False,
     ready_timeout: Ready = 30.0,
     output: Output = None,
 ) -> None:

@@ -101,6 +101,7 @@ class World:
             "ech.test": [("HTTPS", self.at(81)), ("A", self.at(80))],
             "six.test": [("AAAA", "2001:db8::80")],
             "down.test": [("A", self.at(99))],
+            "credential-vault-e2e.opensandbox.test": shared,
             "pypi.org": shared,
             "files.pythonhosted.org": shared,
             "www.github.com": shared,
