@@ -16,8 +16,21 @@ from support.server import Server
 
 
 @pytest.fixture
-async def client(local_server: Server) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(Connection(local_server.url, local_server.api_key)) as made:
+def place() -> str:
+    """What the sandboxes of a module run on, unless it says otherwise."""
+    return "local"
+
+
+@pytest.fixture
+def host(request: pytest.FixtureRequest, place: str) -> Server:
+    """The server of that place."""
+    found: Server = request.getfixturevalue(f"{place}_server")
+    return found
+
+
+@pytest.fixture
+async def client(host: Server) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(Connection(host.url, host.api_key)) as made:
         yield made
 
 
