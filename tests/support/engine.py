@@ -27,7 +27,7 @@ BUSYBOX = "casulo-test/busybox:1"
 STATIC = "casulo-test/static:1"
 LANGUAGES = "casulo-test/languages:1"
 FOREVER = 'CMD ["tail", "-f", "/dev/null"]'
-_DEBIAN = ("WORKDIR /workspace", "ENV LANG=C.UTF-8", FOREVER)
+DEBIAN = ("WORKDIR /workspace", "ENV LANG=C.UTF-8", FOREVER)
 _TIMEOUT = 120.0
 _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 _BUSYBOX = ("sh", "cat", "echo", "env", "grep", "id", "ls", "sleep", "tail", "true", "touch", "pwd", "wc")
@@ -106,7 +106,7 @@ def running(*options: str) -> Iterator[Engine]:
 def add_images(engine: Engine) -> None:
     """The images of the suites: a small Debian, busybox, and one with a single static program."""
     folder = engine.folder
-    engine.build(IMAGE, trees.debian(folder), *_DEBIAN)
+    engine.build(IMAGE, trees.debian(folder), *DEBIAN)
     engine.build(BUSYBOX, trees.files(busybox_files()), FOREVER)
     program = daemon.execd_binary(daemon.host_architecture())
     engine.build(STATIC, trees.files({"program": program.read_bytes()}), 'ENTRYPOINT ["/program"]')
@@ -115,7 +115,7 @@ def add_images(engine: Engine) -> None:
 def add_languages(engine: Engine) -> str:
     """The small Debian with what this machine has of the interpreter's languages; the image's name."""
     archive = trees.with_languages(engine.folder)
-    engine.build(LANGUAGES, archive, *_DEBIAN)
+    engine.build(LANGUAGES, archive, *DEBIAN)
     archive.unlink()
     return LANGUAGES
 

@@ -88,7 +88,7 @@ class Lifecycle:
         Unsupported says why the default runtime cannot work on this host.
         """
         await self.vaults.open()
-        await self._context.runtimes.open(self._exited)
+        await self._context.runtimes.open(self._exited, self._reconciler.changed)
         await self.keys.refresh()
         await self.snapshots.recover()
         await self._reconciler.run()

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from casulo.control.context import Context
+from casulo.control.events import Kind
 from casulo.control.starts import Starts
 from casulo.control.stops import Stops
 from casulo.control.transitions import Reason, noted, settled
@@ -27,6 +28,9 @@ from casulo.runtimes.base import Runtime
 _AT_ONCE = 16
 _INSPECT_SECONDS = 10.0
 _LOOK_AGAIN_SECONDS = 30.0
+_SETTLED = {State.RUNNING: Kind.RESUMED, State.PAUSED: Kind.PAUSED}
+"""The states that somebody else may change, and what has happened when one of them is the new one."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -47,6 +51,23 @@ class Reconciler:
             await self._remove_strangers(runtime, rows)
         await asyncio.gather(*(self._judge(sandbox) for sandbox in rows))
         _log.info("reconcile.done", sandboxes=len(rows))
+
+    def changed(self, sandbox_id: str) -> None:
+        """Somebody else had a hand in it: find out, behind the scenes, what it is now."""
+        self._context.tasks.spawn(self._look_at_change(sandbox_id), f"change of {sandbox_id}")
+
+    async def _look_at_change(self, sandbox_id: str) -> None:
+        before = await self._context.store.get(sandbox_id)
+        if before is None or before.status.state not in _SETTLED:
+            return
+        try:
+            after = await self._look(before)
+        except Exception as error:  # such as an engine that is away
+            await self.doubt(before, error)
+            return
+        if after and after.status.state in _SETTLED and after.status.state is not before.status.state:
+            _log.warning("reconcile.changed", sandbox=sandbox_id, state=str(after.status.state))
+            self._context.tell(_SETTLED[after.status.state], after, after.status.reason)
 
     def look_again(self) -> None:
         """Judge once more, behind the scenes, what was unclear a while ago."""
@@ -97,7 +118,7 @@ class Reconciler:
             except Exception as error:  # one sandbox must not take the server down
                 await self.doubt(sandbox, error)
 
-    async def _look(self, sandbox: Sandbox) -> None:
+    async def _look(self, sandbox: Sandbox) -> Sandbox | None:
         runtime = self._context.runtimes.named(sandbox.runtime)
         if sandbox.handle is None:
             raise ValueError(f"sandbox {sandbox.id} is {sandbox.status.state} without a handle")
@@ -106,7 +127,7 @@ class Reconciler:
             if reality.alive and runtime.egress and sandbox.spec.network_policy:
                 await runtime.egress.apply(sandbox.id, sandbox.spec.network_policy)
             now = self._context.now()
-            await self._context.store.update(sandbox.id, lambda found: settled(found, reality, now))
+            return await self._context.store.update(sandbox.id, lambda found: settled(found, reality, now))
 
 
 def _trace(error: Exception) -> dict[str, Any]:

@@ -68,6 +68,17 @@ ExitListener = Callable[[str, Exit | None], None]
 """Called on the event loop with the sandbox's id when its processes ended by themselves."""
 
 
+ChangeListener = Callable[[str], None]
+"""Called on the event loop with a sandbox that may not be what it was: somebody else had a hand in it."""
+
+
+@runtime_checkable
+class TellsChanges(Protocol):
+    """A runtime whose sandboxes others may freeze and thaw. `on_change` is set before it is opened."""
+
+    on_change: ChangeListener
+
+
 class Pause(Protocol):
     """Freezing in memory: the processes keep everything but get no CPU time."""
 

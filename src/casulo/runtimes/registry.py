@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from casulo.model.draft import RUNTIME, Draft, isolation_of, nearest
 from casulo.model.errors import Code, InvalidRequest, Unavailable, Unsupported
 from casulo.model.sandbox import Isolation
-from casulo.runtimes.base import ExitListener, Runtime
+from casulo.runtimes.base import ChangeListener, ExitListener, Runtime, TellsChanges
 
 Factory = Callable[[], Runtime]
 """Makes one runtime, unopened; entry points supply one for each name they know."""
@@ -40,9 +40,11 @@ class Registry:
         """The runtimes that this host can really use, by name."""
         return {runtime.name: runtime for runtime in self._opened}
 
-    async def open(self, on_exit: ExitListener) -> None:
+    async def open(self, on_exit: ExitListener, on_change: ChangeListener = lambda _: None) -> None:
         """Open all. The default must open; another that cannot is kept with its reason."""
         for runtime in self._all.values():
+            if isinstance(runtime, TellsChanges):
+                runtime.on_change = on_change
             try:
                 await runtime.open(on_exit)
             except Unsupported as reason:

@@ -81,11 +81,11 @@ def test_runtime_is_the_engines_the_configured_or_the_allowed_one() -> None:
 def test_a_report_names_what_starts_a_sandbox_that_asks_for_nothing() -> None:
     known = replace(ABOUT, default_runtime="runc")
     for chosen, isolation, engine in (("", "container", "runc"), ("runsc-kvm", "gvisor", "runsc-kvm")):
-        able = of_engine(known, DockerSettings(docker_runtime=chosen), "", False, (), {}, lambda _: "")
+        able = of_engine(known, DockerSettings(docker_runtime=chosen), {}, False, (), {}, lambda _: "")
         assert (able.default, able.of(Isolation.AUTO).engine) == (isolation, engine)
-    broken = of_engine(known, DockerSettings(), "it starts nothing", False, (), {}, lambda _: "")
+    broken = of_engine(known, DockerSettings(), {known.gvisor: "no"}, False, (), {}, lambda _: "")
     assert broken.isolations == {Isolation.AUTO, Isolation.CONTAINER}
-    assert broken.missing["isolation.gvisor"] == "it starts nothing"
+    assert broken.missing["isolation.gvisor"].endswith("starts nothing here: no")
 
 
 def test_configured_runtimes_must_exist() -> None:

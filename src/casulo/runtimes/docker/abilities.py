@@ -24,18 +24,19 @@ _NO_CHOICE = "the server's administrator allows OCI runtimes in [docker] selecta
 def of_engine(
     about: About,
     settings: DockerSettings,
-    no_gvisor: str,
+    trials: Mapping[str, str],
     limits_disk: bool,
     features: Collection[str],
     missing: Mapping[str, str],
     no_policy: Callable[[str], str],
 ) -> Capabilities:
-    """`features` and `missing` are those of volumes; `no_gvisor` says why gVisor does not start, if so;
+    """`features` and `missing` are those of volumes; `trials` say why a runtime starts nothing, if so;
     `no_policy` says why containers of an OCI runtime can be under no network policy, if so."""
     usual = settings.docker_runtime or about.default_runtime
     default = Isolation.GVISOR if "runsc" in usual else Isolation.CONTAINER
     able = _everywhere(about, settings, limits_disk, features, missing)
     own = {default: _policed(able, no_policy(usual), usual)}
+    no_gvisor = _why_no_gvisor(about, trials)
     if not no_gvisor:
         own.setdefault(Isolation.GVISOR, _policed(able, no_policy(about.gvisor), about.gvisor))
     unavailable = {} if Isolation.GVISOR in own else {f"isolation.{Isolation.GVISOR}": no_gvisor}
@@ -54,6 +55,13 @@ def _policed(able: Ability, why_not: str, engine: str) -> Ability:
         lacking = {EGRESS_FEATURE: why_not, VAULT_FEATURE: why_not}
         return Ability(able.features, {**able.missing, **lacking}, engine=engine)
     return Ability(able.features | {EGRESS_FEATURE, VAULT_FEATURE}, able.missing, engine=engine)
+
+
+def _why_no_gvisor(about: About, trials: Mapping[str, str]) -> str:
+    if not about.gvisor:
+        return "register runsc with the engine: `runsc install`, then restart it"
+    why = trials.get(about.gvisor, "")
+    return why and f"the engine's runtime {about.gvisor} starts nothing here: {why}"
 
 
 def _everywhere(

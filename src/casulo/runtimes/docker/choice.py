@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from casulo.model.draft import DOCKER_RUNTIME, nearest
 from casulo.model.errors import Code, InvalidRequest, Unsupported
 from casulo.model.sandbox import Isolation, Spec
@@ -22,6 +24,26 @@ def check_settings(settings: DockerSettings, about: About) -> None:
                 code=Code.HOST_UNSUPPORTED,
                 hint=f"register it in the engine's daemon.json; {nearest(name, about.runtimes)}",
             )
+
+
+def check_default(settings: DockerSettings, trials: Mapping[str, str]) -> None:
+    """Unsupported when the runtime of all sandboxes starts nothing: then there is nothing to serve."""
+    if why := trials.get(settings.docker_runtime):
+        raise Unsupported(
+            f"[docker] docker_runtime: {settings.docker_runtime!r} starts nothing with this engine: {why}",
+            code=Code.HOST_UNSUPPORTED,
+            hint="try it with `docker run --runtime`, or leave the setting out",
+        )
+
+
+def check(runtime: str, trials: Mapping[str, str]) -> None:
+    """Unsupported when a start with this runtime came to nothing as the server began."""
+    if why := trials.get(runtime):
+        raise Unsupported(
+            f"the engine's runtime {runtime!r} starts nothing here: {why}",
+            code=Code.ISOLATION_UNAVAILABLE,
+            hint="choose another; once it is mended, restart the server",
+        )
 
 
 def runtime_of(spec: Spec, settings: DockerSettings, about: About) -> str:

@@ -8,6 +8,7 @@ How a sandbox ended is the last line that its daemon printed, which the engine k
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -18,10 +19,14 @@ import structlog
 from casulo.model.errors import CasuloError
 from casulo.model.sandbox import Exit
 from casulo.runtimes import endings
-from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained
+from casulo.runtimes.base import ChangeListener
+from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained, to_its_end
 from casulo.runtimes.docker.plan import SANDBOX_LABEL, Names
 
 _RETRY_SECONDS = 1.0
+_CHANGES = ("pause", "unpause", "rename")
+"""What others may do to a container without ending it."""
+
 _OWN_LINES = 2
 """Lines of the boot stream, which the engine counts though they are not asked for."""
 
@@ -29,12 +34,22 @@ _log = structlog.get_logger(__name__)
 
 
 class Ends:
-    """Calls back once for each watched sandbox whose container ended, also after a lost connection."""
+    """Calls back once for each watched sandbox whose container ended, also after a lost connection.
 
-    def __init__(self, engine: Engine, names: Names, on_end: Callable[[str], Awaitable[None]]) -> None:
+    What others do to containers besides is told to `on_change`: it does not harm to hear of one's own acts.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        names: Names,
+        on_end: Callable[[str], Awaitable[None]],
+        on_change: ChangeListener,
+    ) -> None:
         self._engine = engine
         self._names = names
         self._on_end = on_end
+        self._on_change = on_change
         self._watched: set[str] = set()
         self._task: asyncio.Task[None] | None = None
         self._telling: set[asyncio.Task[None]] = set()
@@ -85,7 +100,8 @@ class Ends:
     async def _follow(self) -> None:
         with explained("say what time it is"):
             info = await self._engine.docker.system.info()
-        filters = f'{{"type":["container"],"event":["die"],"label":["{self._names.label_filter}"]}}'
+        wanted = {"type": ["container"], "event": ["die", *_CHANGES], "label": [self._names.label_filter]}
+        filters = json.dumps(wanted)
         events = self._engine.docker.events
         subscriber = events.subscribe(create_task=False)
         running = asyncio.create_task(events.run(filters=filters, since=_seconds(info["SystemTime"])))
@@ -101,16 +117,36 @@ class Ends:
                 running.result()
 
     async def _noted(self, event: Mapping[str, Any]) -> None:
-        attributes = (event.get("Actor") or {}).get("Attributes") or {}
-        sandbox_id = str(attributes.get(SANDBOX_LABEL, ""))
-        if attributes.get("name") == self._names.container(sandbox_id):
+        actor = event.get("Actor") or {}
+        attributes = actor.get("Attributes") or {}
+        sandbox_id, action = str(attributes.get(SANDBOX_LABEL, "")), event.get("Action")
+        ours = self._names.container(sandbox_id)
+        if action == "rename" and str(attributes.get("oldName", "")).lstrip("/") == ours:
+            await name_again(self._engine, str(actor.get("ID", "")), ours)
+        elif attributes.get("name") != ours:
+            return
+        elif action == "die":
             await self.ended(sandbox_id)
+        elif action in _CHANGES:
+            self._on_change(sandbox_id)
 
     async def _look_at_all(self) -> None:
         for sandbox_id in list(self._watched):
             state = await state_of(self._engine, self._names.container(sandbox_id))
-            if not state.get("Running"):
+            if state.get("Running"):
+                self._on_change(sandbox_id)
+            else:
                 await self.ended(sandbox_id)
+
+
+async def name_again(engine: Engine, container: str, name: str) -> None:
+    """Everything finds a container by its name, so one that somebody renamed gets it back."""
+    _log.warning("docker.renamed", container=container, name=name)
+    try:
+        with explained("give a container its name back"):
+            await to_its_end(engine.container(container).rename(name))
+    except (Absent, Busy) as reason:  # it is gone, or has it back already
+        _log.info("docker.not_renamed", name=name, reason=reason.message)
 
 
 async def state_of(engine: Engine, container: str) -> dict[str, Any]:

@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from casulo.model.sandbox import EXECD_PORT, Resources
@@ -183,3 +186,18 @@ def _limits(resources: Resources) -> dict[str, Any]:
     if resources.disk_bytes is not None:
         limits["StorageOpt"] = {"size": str(resources.disk_bytes)}
     return limits
+
+
+def instance_of(data: Path) -> str:
+    """What this server's objects are named after: drawn once, since data directories of two machines that
+    share an engine may well have the same path."""
+    file = data / "docker" / "instance"
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    drawn = secrets.token_hex(5)
+    partial = file.with_suffix(".partial")
+    partial.write_text(drawn)
+    os.replace(partial, file)
+    return drawn

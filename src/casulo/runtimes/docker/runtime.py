@@ -30,7 +30,7 @@ from casulo.model.snapshot import snapshot_not_found
 from casulo.network.egress.egress import Egress as Policing
 from casulo.network.egress.settings import EgressSettings
 from casulo.runtimes import bootchannel, endings
-from casulo.runtimes.base import Capabilities, ExitListener, Reality
+from casulo.runtimes.base import Capabilities, ChangeListener, ExitListener, Reality
 from casulo.runtimes.docker import abilities, attach, choice, ends, program
 from casulo.runtimes.docker.cables import Cables
 from casulo.runtimes.docker.connections import Connections
@@ -38,7 +38,7 @@ from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained, to_it
 from casulo.runtimes.docker.images import EngineImage, Images, named
 from casulo.runtimes.docker.network import Network
 from casulo.runtimes.docker.pauses import DockerPause
-from casulo.runtimes.docker.plan import Names, Plan
+from casulo.runtimes.docker.plan import Names, Plan, instance_of
 from casulo.runtimes.docker.settings import DockerSettings
 from casulo.runtimes.docker.snapshots import DockerSnapshots
 from casulo.runtimes.docker.volumes import DockerVolumes, Mounts
@@ -70,7 +70,8 @@ class DockerRuntime:
         self._engine = Engine(settings)
         self._images = Images(self._engine, images)
         self._limits_disk = False
-        self._no_gvisor = ""
+        self._trials: dict[str, str] = {}
+        self.on_change: ChangeListener = lambda _: None
         self._paths = AllowedPaths(allowed_host_paths, closed=(data, Path("/run/casulo")))
         self._policing = egress or host_egress(EgressSettings(), data)
         self.egress: HostEgress | None = None
@@ -83,7 +84,7 @@ class DockerRuntime:
         return abilities.of_engine(
             self._engine.about,
             self._settings,
-            self._no_gvisor,
+            self._trials,
             self._limits_disk,
             self._volumes.features,
             self._volumes.missing,
@@ -98,7 +99,7 @@ class DockerRuntime:
         """Connect to the engine, and bring daemon and network to it."""
         self._on_exit = on_exit
         await self._engine.open()
-        self._names = names = Names(await asyncio.to_thread(_instance, self._data))
+        self._names = names = Names(await asyncio.to_thread(instance_of, self._data))
         try:
             choice.check_settings(self._settings, self._engine.about)
             self._program = await program.install(self._engine, names)
@@ -109,7 +110,8 @@ class DockerRuntime:
             cables = Cables(self._data, self._settings, self._policing)
             self._connections = Connections(self._network, cables, self._settings, self._engine.about)
             await self._connections.open()
-            self._no_gvisor = await self._why_no_gvisor()
+            self._trials = await self._try_runtimes()
+            choice.check_default(self._settings, self._trials)
         except BaseException:
             await self._engine.close()
             raise
@@ -117,21 +119,21 @@ class DockerRuntime:
             _log.warning("docker.network_not_filtered", reason=self._network.unfiltered)
         shared = self._network.shares_machine and os.geteuid() == 0
         self._volumes = DockerVolumes(self._engine, names, self._paths, shared)
-        self._ends = ends.Ends(self._engine, names, self._ended)
+        self._ends = ends.Ends(self._engine, names, self._ended, lambda name: self.on_change(name))
         self._ends.open()
         if not self._connections.no_cables:
             self.egress = HostEgress(self._policing, self._connections.police)
-        self.pause = DockerPause(self._engine, names)
-        self.snapshots = DockerSnapshots(self._engine, names)
+        self.pause = DockerPause(self._engine)
+        self.snapshots = DockerSnapshots(self._engine, names, self._settings.snapshot_bytes)
 
-    async def _why_no_gvisor(self) -> str:
-        runtime = self._engine.about.gvisor
-        if not runtime:
-            return "register runsc with the engine: `runsc install`, then restart it"
-        why = await program.why_not_started(
-            self._engine, self._names, self._program, self._network.name, runtime
-        )
-        return why and f"the engine's runtime {runtime} starts nothing here: {why}"
+    async def _try_runtimes(self) -> dict[str, str]:
+        """For each OCI runtime that a sandbox may get by name: empty, or why it starts nothing here."""
+        about, volume, network = self._engine.about, self._program, self._network.name
+        named = {self._settings.docker_runtime, *self._settings.selectable_runtimes, about.gvisor} - {""}
+        return {
+            runtime: await program.why_not_started(self._engine, self._names, volume, network, runtime)
+            for runtime in sorted(named)
+        }
 
     async def close(self) -> None:
         """Give back what is not part of a sandbox; network and daemon too when there is none."""
@@ -151,7 +153,7 @@ class DockerRuntime:
 
     def check(self, spec: Spec) -> None:
         """Refuse what the engine could not run."""
-        choice.runtime_of(spec, self._settings, self._engine.about)
+        choice.check(choice.runtime_of(spec, self._settings, self._engine.about), self._trials)
         self._volumes.check(spec)
         self._connections.check(spec)
         if spec.snapshot_id is not None:
@@ -298,7 +300,7 @@ class DockerRuntime:
         """Stop the container and remove every trace."""
         self._ends.drop(sandbox_id)
         name = self._names.container(sandbox_id)
-        found = await self._engine.show(name)
+        found = await self._shown(sandbox_id, handle)
         if found is None:
             await self._connections.release(sandbox_id)
             return None
@@ -350,11 +352,21 @@ class DockerRuntime:
         """Look at the container, and watch it from now on."""
         self._ends.watch(sandbox_id)
         name = self._names.container(sandbox_id)
-        state = await ends.state_of(self._engine, name)
+        state = (await self._shown(sandbox_id, handle) or {}).get("State", {})
         if state.get("Running"):
             return Reality(alive=True, frozen=bool(state.get("Paused")))
         self._ends.drop(sandbox_id)
         return Reality(alive=False, exit=await ends.exit_of(self._engine, name))
+
+    async def _shown(self, sandbox_id: str, handle: Handle | None) -> dict[str, Any] | None:
+        """All about its container, which has its name again if somebody renamed it."""
+        name = self._names.container(sandbox_id)
+        found = await self._engine.show(name)
+        if found is None and handle is not None and (known := str(handle.data.get("container", ""))):
+            if await self._engine.show(known) is not None:
+                await ends.name_again(self._engine, known, name)
+            found = await self._engine.show(name)
+        return found
 
     async def list(self) -> set[str]:
         """Ids of the containers, running or not, that bear this server's name and label."""
@@ -370,21 +382,6 @@ class DockerRuntime:
 
     async def _ended(self, sandbox_id: str) -> None:
         self._on_exit(sandbox_id, await ends.exit_of(self._engine, self._names.container(sandbox_id)))
-
-
-def _instance(data: Path) -> str:
-    """What this server's objects are named after: drawn once, since data directories of two machines that
-    share an engine may well have the same path."""
-    file = data / "docker" / "instance"
-    try:
-        return file.read_text().strip()
-    except FileNotFoundError:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    drawn = secrets.token_hex(5)
-    partial = file.with_suffix(".partial")
-    partial.write_text(drawn)
-    os.replace(partial, file)
-    return drawn
 
 
 def _image_gone(spec: Spec) -> NotFound:

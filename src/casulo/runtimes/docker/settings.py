@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from casulo.model.quantities import whole_bytes
 
@@ -61,6 +61,9 @@ class DockerSettings(BaseModel):
     log_cap: str = "10Mi"
     """Bytes of the entrypoint's output that the engine keeps."""
 
+    snapshot_max: str = "16Gi"
+    """Bytes of a sandbox's own files, holes included, in a snapshot: the engine writes them all."""
+
     @field_validator("host")
     @classmethod
     def _is_an_address(cls, value: str) -> str:
@@ -68,10 +71,10 @@ class DockerSettings(BaseModel):
             raise ValueError(f"{value!r} does not start with one of {', '.join(_SCHEMES)}")
         return value
 
-    @field_validator("log_cap")
+    @field_validator("log_cap", "snapshot_max")
     @classmethod
-    def _is_a_size(cls, value: str) -> str:
-        whole_bytes("log_cap", value)
+    def _is_a_size(cls, value: str, about: ValidationInfo) -> str:
+        whole_bytes(str(about.field_name), value)
         return value
 
     @property
@@ -88,3 +91,8 @@ class DockerSettings(BaseModel):
     def log_cap_bytes(self) -> int:
         """`log_cap` in bytes."""
         return whole_bytes("log_cap", self.log_cap)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """`snapshot_max` in bytes."""
+        return whole_bytes("snapshot_max", self.snapshot_max)

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from casulo.model.errors import CasuloError, Code
+from casulo.model.errors import CasuloError, Code, InvalidRequest
 from casulo.model.sandbox import Handle, Spec
 from casulo.runtimes.docker.engine import Absent, Engine, explained, to_its_end
 from casulo.runtimes.docker.plan import SANDBOX_LABEL, SNAPSHOT_LABEL, Names
@@ -20,14 +20,15 @@ _log = structlog.get_logger(__name__)
 class DockerSnapshots:
     """Takes, lists and removes. A snapshot's image is tagged with the snapshot's id."""
 
-    def __init__(self, engine: Engine, names: Names) -> None:
+    def __init__(self, engine: Engine, names: Names, most_bytes: int) -> None:
         self._engine = engine
         self._names = names
+        self._most_bytes = most_bytes
 
     async def take(self, snapshot_id: str, sandbox_id: str, spec: Spec, handle: Handle) -> None:
         """Commit the container, which the engine pauses meanwhile."""
         try:
-            await to_its_end(self._commit(snapshot_id, self._names.container(sandbox_id)))
+            await to_its_end(self._commit(snapshot_id, str(handle.data["container"])))
         except BaseException:
             await to_its_end(self.remove(snapshot_id))
             raise
@@ -35,7 +36,8 @@ class DockerSnapshots:
     async def _commit(self, snapshot_id: str, name: str) -> None:
         with explained("keep the sandbox's files", Code.SNAPSHOT_CREATE_FAILED):
             container = self._engine.container(name)
-            found = await container.show()
+            found = await container.show(size="true")
+            _require_size(int(found.get("SizeRw") or 0), self._most_bytes)
             image = await self._engine.docker.images.inspect(found["Image"])
             config = self._config(snapshot_id, image.get("Config") or {})
             await container.commit(
@@ -83,3 +85,14 @@ class DockerSnapshots:
                     await self._engine.docker.images.delete(container["Image"])
         except CasuloError as reason:  # another container of it, or a snapshot of that, needs it still
             _log.info("docker.image_kept", image=container["Image"], reason=reason.message)
+
+
+def _require_size(size: int, most: int) -> None:
+    """A commit writes the holes of sparse files in full: a file of a terabyte with nothing in it too."""
+    if size > most:
+        raise InvalidRequest(
+            f"the sandbox wrote {size >> 20} MiB, the holes of its files included, and at most "
+            f"{most >> 20} MiB are kept",
+            code=Code.SNAPSHOT_CREATE_FAILED,
+            hint="remove or shorten large sparse files, or raise [docker] snapshot_max",
+        )
