@@ -12,7 +12,7 @@ NAMES = (
     "create", "exec", "delete", "idle", "list", "leak",
     "stream", "transfer", "parallel", "session",
     "unpack", "code", "interpreter", "snapshot",
-    "microvm", "pool", "soak", "burst", "churn", "density", "engines", "egress",
+    "microvm", "pool", "soak", "burst", "churn", "density", "engines", "egress", "vault",
 )  # fmt: skip
 
 

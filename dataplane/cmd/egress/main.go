@@ -70,6 +70,9 @@ func start(file string, beside bool) error {
 	debug.SetGCPercent(collectAtPercent)
 	debug.SetMemoryLimit(softMemoryLimit)
 	raiseFileLimit()
+	if err := keepMemoryPrivate(); err != nil {
+		return err
+	}
 	if config.Nice != 0 {
 		goFirst(config.Nice)
 	}
@@ -116,6 +119,15 @@ func goFirst(nice int) {
 			_ = unix.Setpriority(unix.PRIO_PROCESS, id, nice) // a thread that has just ended needs none
 		}
 	}
+}
+
+// keepMemoryPrivate keeps credentials out of core dumps, and other programs of the same user out of
+// this one's memory.
+func keepMemoryPrivate() error {
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 }
 
 func raiseFileLimit() {

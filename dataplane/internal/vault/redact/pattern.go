@@ -3,33 +3,45 @@
 
 package redact
 
-import "unicode/utf8"
+import (
+	"sync"
+	"unicode/utf8"
+)
 
 // pattern is a secret in one encoding, as a row of steps. What it was encoded to may itself be
 // escaped, each character in its own way.
 type pattern struct {
-	steps  []step
-	broken bool // line breaks may stand between its characters
-	bare   bool // its bytes are not escaped
+	steps  []*step
+	wide   map[int]rune // characters beyond ASCII, by the step of their first byte
+	broken bool         // line breaks may stand between its characters
+	bare   bool         // its bytes are not escaped
 }
 
 // step is one byte of a pattern: several are possible where bits belong to a neighbour, or where
-// alphabets differ. At the first byte of a character beyond ASCII, wide is that character.
-type step struct {
-	bytes [4]uint64
-	wide  rune
+// alphabets differ.
+type step [4]uint64
+
+func (s *step) has(b byte) bool { return s[b>>6]&(1<<(b&63)) != 0 }
+
+func (s *step) allow(b byte) { s[b>>6] |= 1 << (b & 63) }
+
+// known are all steps that any pattern has; there are few different ones.
+var known sync.Map
+
+func (s step) shared() *step {
+	if found, ok := known.Load(s); ok {
+		return found.(*step)
+	}
+	found, _ := known.LoadOrStore(s, &s)
+	return found.(*step)
 }
 
-func (s *step) has(b byte) bool { return s.bytes[b>>6]&(1<<(b&63)) != 0 }
-
-func (s *step) allow(b byte) { s.bytes[b>>6] |= 1 << (b & 63) }
-
-func exactly(bytes ...byte) step {
+func exactly(bytes ...byte) *step {
 	var s step
 	for _, b := range bytes {
 		s.allow(b)
 	}
-	return s
+	return s.shared()
 }
 
 func textPattern(secret string) *pattern {
@@ -43,11 +55,13 @@ func textPattern(secret string) *pattern {
 	for _, char := range secret {
 		encoded := utf8.AppendRune(nil, char)
 		for i, b := range encoded {
-			one := exactly(b)
 			if i == 0 && len(encoded) > 1 {
-				one.wide = char
+				if p.wide == nil {
+					p.wide = map[int]rune{}
+				}
+				p.wide[len(p.steps)] = char
 			}
-			p.steps = append(p.steps, one)
+			p.steps = append(p.steps, exactly(b))
 		}
 	}
 	return p
@@ -75,7 +89,7 @@ func base64Pattern(secret string, offset int) *pattern {
 				allowBase64(&one, candidate)
 			}
 		}
-		p.steps = append(p.steps, one)
+		p.steps = append(p.steps, one.shared())
 	}
 	return p
 }
@@ -172,7 +186,7 @@ func (p *pattern) advance(s *search, i, from int, ahead *[furthest][]int) (added
 		s.wait = s.wait || !s.final
 		return 0
 	}
-	want := &p.steps[i]
+	want := p.steps[i]
 	add := func(taken, to int) {
 		slot := &ahead[(i+taken)%furthest]
 		for _, known := range *slot {
@@ -199,7 +213,7 @@ func (p *pattern) advance(s *search, i, from int, ahead *[furthest][]int) (added
 			if want.has(byte(worn.char)) {
 				add(1, worn.end)
 			}
-		case worn.char == want.wide:
+		case worn.char == p.wide[i]:
 			add(utf8.RuneLen(worn.char), worn.end)
 		}
 	}

@@ -61,7 +61,7 @@ func (m *Matcher) add(p *pattern) {
 			m.addPairs(p, b)
 		}
 	}
-	if p.steps[0].wide != 0 {
+	if p.wide[0] != 0 {
 		m.wide = append(m.wide, p)
 	}
 	for _, b := range []byte(dresses) {
