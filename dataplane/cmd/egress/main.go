@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	collectAtPercent = 50
+	collectAtPercent = 100
 	softMemoryLimit  = 128 << 20
 )
 
@@ -38,6 +38,7 @@ func main() {
 		return
 	}
 	log.SetFlags(log.LstdFlags | log.Lmicroseconds | log.LUTC)
+	log.SetOutput(events{os.Stderr})
 	if err := start(*file, *beside); err != nil {
 		log.Printf("event=failed error=%q", err)
 		fmt.Fprintln(os.Stderr, err)

@@ -104,6 +104,7 @@ func (s *service) besideOne(upstream *resolve.Upstream) error {
 	control := own.Marking(s.config.own)
 	upstream.Through(control)
 	s.entry.Through(control)
+	s.proxy.Through(control)
 	s.registry.Sole = true
 	keeper, err := sidecar.NewKeeper(s.registry, s.config.Sidecar.Source)
 	if err != nil {

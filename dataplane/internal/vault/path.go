@@ -53,9 +53,13 @@ func checkReading(path string) error {
 		switch c := path[i]; {
 		case c == '\\':
 			return errBackslash
-		case c < 0x20 || c == 0x7f:
+		case c < 0x20 || c == 0x7f || c == 0xc0 || c == 0xc1: // the last two are in no UTF-8 but disguises
 			return errControl
 		}
+	}
+	path = lookalikes.Replace(path)
+	if strings.Contains(path, "\\") {
+		return errBackslash
 	}
 	for segment := range strings.SplitSeq(path, "/") {
 		word, _, _ := strings.Cut(segment, ";") // some servers take parameters off first
@@ -65,6 +69,9 @@ func checkReading(path string) error {
 	}
 	return nil
 }
+
+// lookalikes are characters that some servers turn into the ones that they look like.
+var lookalikes = strings.NewReplacer("\uff0e", ".", "\u2024", ".", "\uff0f", "/", "\u2215", "/", "\u2044", "/", "\uff3c", "\\", "\u2216", "\\")
 
 func unescape(path string) string {
 	if !strings.Contains(path, "%") {

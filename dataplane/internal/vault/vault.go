@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
+	"slices"
 	"strings"
 
 	"casulo.dev/dataplane/internal/vault/leaf"
@@ -25,6 +26,8 @@ type Vault struct {
 
 	bindings     []Binding
 	placeholders []string
+	secrets      []string
+	retired      []string // secrets of before, which servers may still know
 	caDigest     [sha256.Size]byte
 }
 
@@ -95,6 +98,20 @@ func secretsOf(wire *wireVault) []string {
 		}
 	}
 	return found
+}
+
+const mostRetired = 32
+
+// retire takes over what an earlier vault held and this one does not.
+func (v *Vault) retire(earlier *Vault) {
+	if earlier == nil {
+		return
+	}
+	for _, each := range slices.Concat(earlier.secrets, earlier.retired) {
+		if !slices.Contains(v.secrets, each) && !slices.Contains(v.retired, each) && len(v.retired) < mostRetired {
+			v.retired = append(v.retired, each)
+		}
+	}
 }
 
 // leastPassword is how long a password must be to be looked for alone; shorter ones would be found

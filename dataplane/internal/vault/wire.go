@@ -90,7 +90,9 @@ func Parse(data []byte, earlier *Vault) (*Vault, error) {
 		}
 	}
 	v.placeholders = slices.Sorted(maps.Keys(seen))
-	v.Secrets = redact.Compile(secretsOf(wire))
+	v.secrets = secretsOf(wire)
+	v.retire(earlier)
+	v.Secrets = redact.Compile(slices.Concat(v.secrets, v.retired))
 	return v, nil
 }
 

@@ -217,7 +217,7 @@ const bearer = `"type":"bearer","credential":"key"`
 
 // client speaks one version of HTTP through the proxy.
 func (s *stage) client(version string) *http.Client {
-	made := &http.Transport{DisableCompression: true, Protocols: &http.Protocols{},
+	made := &http.Transport{DisableCompression: true, Protocols: &http.Protocols{}, ExpectContinueTimeout: 10 * time.Second,
 		TLSClientConfig: &tls.Config{RootCAs: s.inside.pool(), ServerName: *s.sni.Load()},
 		DialContext: func(_ context.Context, _, _ string) (net.Conn, error) {
 			return net.Dial("tcp", s.entry.Addr().String())

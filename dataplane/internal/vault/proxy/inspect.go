@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"casulo.dev/dataplane/internal/vault/plainbody"
+	"casulo.dev/dataplane/internal/vault/redact"
 )
 
 // askPlain changes a request so that its answer can be looked into: whole, and in an encoding that is
@@ -42,7 +43,7 @@ func (x *exchange) lookInto(r *http.Response) *refusal {
 	if err != nil {
 		return uninspected(err.Error())
 	}
-	r.Body = x.held.Secrets.Reader(plain, kind == "text/event-stream")
+	r.Body = redact.Reader(plain, kind == "text/event-stream" || kind == "application/x-ndjson", x.secrets)
 	r.ContentLength = -1
 	for _, name := range []string{"Content-Length", "Content-Encoding", "Content-Md5", "Digest", "Content-Digest", "Repr-Digest", "Accept-Ranges"} {
 		r.Header.Del(name)

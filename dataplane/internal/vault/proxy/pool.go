@@ -8,17 +8,21 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"casulo.dev/dataplane/internal/egress/own"
 )
 
 const (
-	mostRequests = 1024 // of one sandbox at once
-	mostRoutes   = 256  // of one sandbox
+	mostRequests = 512 // of one sandbox at once
+	mostFlows    = 256 // the same of connections
+	mostRoutes   = 256 // of one sandbox
 	poolIdle     = 2 * time.Minute
 )
 
 // pool is the connections to servers that one sandbox's requests use.
 type pool struct {
 	sandbox  string
+	control  own.Control
 	requests atomic.Int64
 
 	mu     sync.Mutex
@@ -53,7 +57,7 @@ func (p *pool) route(k key, roots *x509.CertPool) *route {
 	} else if len(p.routes) >= mostRoutes {
 		p.forgetOldest()
 	}
-	made := newRoute(k, roots)
+	made := newRoute(k, roots, p.control)
 	p.routes[k] = made
 	return made
 }
@@ -80,17 +84,22 @@ func (p *pool) close() {
 
 // pools are those of all sandboxes.
 type pools struct {
-	mu    sync.Mutex
-	known map[string]*pool
+	control own.Control
+	mu      sync.Mutex
+	known   map[string]*pool
 }
 
+// enter finds a sandbox's pool for one more connection; nil when it has too many.
 func (all *pools) enter(sandbox string) *pool {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	found := all.known[sandbox]
 	if found == nil {
-		found = &pool{sandbox: sandbox, routes: map[key]*route{}}
+		found = &pool{sandbox: sandbox, control: all.control, routes: map[key]*route{}}
 		all.known[sandbox] = found
+	}
+	if found.flows >= mostFlows {
+		return nil
 	}
 	found.flows++
 	return found

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"casulo.dev/dataplane/internal/egress/audit"
+	"casulo.dev/dataplane/internal/egress/own"
 	"casulo.dev/dataplane/internal/egress/policy"
 	"casulo.dev/dataplane/internal/vault"
 )
@@ -29,7 +30,7 @@ const (
 	longestHead   = 64 << 10
 	mostStreams   = 128
 	streamWindow  = 256 << 10
-	connWindow    = 1 << 20
+	connWindow    = 512 << 10
 )
 
 // Flow is one connection of a sandbox that goes to a bound host.
@@ -75,6 +76,9 @@ func New(log *audit.Log) *Proxy {
 	return p
 }
 
+// Through lets the sockets of this process's own connections be prepared.
+func (p *Proxy) Through(control own.Control) { p.pools.control = control }
+
 // silent keeps what the standard library says about requests out of the log: it quotes them.
 var silent = log.New(io.Discard, "", 0)
 
@@ -87,6 +91,10 @@ func (p *Proxy) Sweep() { p.pools.sweep(time.Now()) }
 // Serve returns when the connection has ended.
 func (p *Proxy) Serve(f *Flow) {
 	pool := p.pools.enter(f.Sandbox)
+	if pool == nil {
+		p.note(f, policy.Decision{Rule: -1, By: "limits", Reason: "too many open connections to bound hosts"})
+		return
+	}
 	defer p.pools.leave(pool)
 	taken := &conn{Conn: f.Client, reader: f.Reader, flow: f, pool: pool, closed: make(chan struct{})}
 	if f.Name == "" {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+
+	"casulo.dev/dataplane/internal/vault/redact"
 )
 
 // receive takes secrets out of an answer before any of it goes to the client, and writes it down.
@@ -33,15 +35,25 @@ func (x *exchange) clean(h http.Header) {
 	if x.held == nil {
 		return
 	}
+	secrets := x.secrets()
 	for name, values := range h {
-		if x.held.Secrets.InName(name) {
+		if secrets.InName(name) {
 			delete(h, name)
 			continue
 		}
 		for i, value := range values {
-			values[i] = x.held.Secrets.Text(value)
+			values[i] = secrets.Text(value)
 		}
 	}
+}
+
+// secrets are those of now, which include the ones of before: what comes back now may have been sent
+// with another request since this one began.
+func (x *exchange) secrets() *redact.Matcher {
+	if now := x.conn.flow.Vault(); now != nil {
+		return now.Secrets
+	}
+	return x.held.Secrets
 }
 
 // tail is a body whose end brings trailers, which are cleaned like headers.

@@ -13,6 +13,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"casulo.dev/dataplane/internal/egress/own"
 )
 
 const (
@@ -51,8 +53,8 @@ type route struct {
 
 var errNoHTTP2 = errors.New("the server does not speak HTTP/2 any more")
 
-func newRoute(k key, roots *x509.CertPool) *route {
-	r := &route{key: k, roots: roots, dialer: net.Dialer{Timeout: connectTime, KeepAlive: 30 * time.Second}, used: time.Now()}
+func newRoute(k key, roots *x509.CertPool, control own.Control) *route {
+	r := &route{key: k, roots: roots, dialer: net.Dialer{Timeout: connectTime, KeepAlive: 30 * time.Second, Control: control}, used: time.Now()}
 	r.one, r.two = r.transport(http1), r.transport(http2)
 	return r
 }

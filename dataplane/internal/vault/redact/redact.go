@@ -21,6 +21,7 @@ type Matcher struct {
 	interesting [256]bool
 	pairs       [1024]uint64 // the same of two bytes, which passes over nearly everything
 	names       *Matcher
+	widest      int // what the longest pattern can take when each character is escaped
 }
 
 // Compile makes a matcher.
@@ -50,7 +51,15 @@ func Compile(secrets []string) *Matcher {
 	return m
 }
 
+// perStep is how much one step can take: a character in HTML that was escaped again and again.
+const perStep = 32
+
 func (m *Matcher) add(p *pattern) {
+	if p.bare {
+		m.widest = max(m.widest, len(p.steps))
+	} else {
+		m.widest = max(m.widest, perStep*len(p.steps))
+	}
 	for b := range 256 {
 		if p.steps[0].has(byte(b)) {
 			m.first[b] = append(m.first[b], p)
@@ -100,7 +109,7 @@ func (m *Matcher) Text(text string) string {
 	if !m.holds(data) {
 		return text
 	}
-	out, _, _ := m.scan(nil, data, 0, true, false)
+	out, _, _ := m.scan(nil, data, len(data), 0, true, false)
 	return string(out)
 }
 
@@ -121,13 +130,14 @@ func (m *Matcher) InName(name string) bool {
 	return m.names.holds([]byte(strings.ToLower(name)))
 }
 
-// scan appends data without secrets to out. Unless it is final it stops before what may be the
-// beginning of a secret, and returns how much of the data it has dealt with. The first covered bytes
+// scan appends data without secrets to out, up to a place, beyond which it only looks on. Unless the
+// data is final it stops before what may be the beginning of a secret that goes on after the data, and
+// returns how much it has dealt with. The first covered bytes
 // of the data belong to a secret for which the word was written before; so many of the rest still do.
-func (m *Matcher) scan(out, data []byte, covered int, final, lines bool) (cleaned []byte, used, still int) {
+func (m *Matcher) scan(out, data []byte, until, covered int, final, lines bool) (cleaned []byte, used, still int) {
 	s := &search{data: data, final: final, lines: lines}
 	done := covered
-	for at := range data {
+	for at := range until {
 		if !m.begins(data, at) {
 			continue
 		}
@@ -141,7 +151,7 @@ func (m *Matcher) scan(out, data []byte, covered int, final, lines bool) (cleane
 		covered = max(covered, end)
 		done = max(done, covered)
 	}
-	return append(out, data[min(done, len(data)):]...), len(data), max(0, covered-len(data))
+	return append(out, data[min(done, until):until]...), until, max(0, covered-until)
 }
 
 // match is where the longest secret that begins at a place ends, 0 when there is none. It asks to

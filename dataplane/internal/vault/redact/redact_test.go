@@ -163,7 +163,7 @@ func TestNamesOfHeaders(t *testing.T) {
 
 // readAll reads a body through the matcher as it comes.
 func readAll(m *Matcher, from io.Reader, lines bool) string {
-	got, err := io.ReadAll(m.Reader(io.NopCloser(from), lines))
+	got, err := io.ReadAll(Reader(io.NopCloser(from), lines, func() *Matcher { return m }))
 	if err != nil {
 		panic(err)
 	}
@@ -212,7 +212,7 @@ func TestCompleteLinesAreNotHeldBack(t *testing.T) {
 	m := Compile([]string{secrets[0]})
 	begun := base64.StdEncoding.EncodeToString([]byte(secrets[0]))[:12]
 	from, to := io.Pipe()
-	body := m.Reader(from, true)
+	body := Reader(from, true, func() *Matcher { return m })
 	go func() { _, _ = io.WriteString(to, "data: "+begun+"\n") }()
 	got := make([]byte, 100)
 	n, err := io.ReadAtLeast(body, got, len("data: ")+13)
@@ -221,11 +221,34 @@ func TestCompleteLinesAreNotHeldBack(t *testing.T) {
 	}
 }
 
+func TestDelaysTellNothing(t *testing.T) {
+	m := Compile([]string{secrets[0]})
+	for _, lines := range []bool{false, true} {
+		delays := map[int]bool{}
+		for _, guess := range []string{"s", "sk-Live_", "x", "xk-Live_", "c2stTGl2", "%73", "%74", "736b"} {
+			text := strings.Repeat(".", 5000) + "\n" + guess
+			from, to := io.Pipe()
+			go func() { _, _ = io.WriteString(to, text); _, _ = io.WriteString(to, "\n") }()
+			body := Reader(from, lines, func() *Matcher { return m })
+			got := make([]byte, 6000)
+			n, err := body.Read(got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			delays[len(text)-n-len(guess)*map[bool]int{true: 1}[lines]] = true
+			_ = from.Close()
+		}
+		if len(delays) != 1 {
+			t.Errorf("lines %v: what is held back depends on the text: %v", lines, delays)
+		}
+	}
+}
+
 func TestABrokenBodyShowsNothingOfItsEnd(t *testing.T) {
 	m := Compile([]string{secrets[0]})
 	broken := io.MultiReader(strings.NewReader("begin "+secrets[0][:9]), iotest.ErrReader(io.ErrUnexpectedEOF))
-	got, err := io.ReadAll(m.Reader(io.NopCloser(broken), false))
-	if string(got) != "begin " || err == nil {
+	got, err := io.ReadAll(Reader(io.NopCloser(broken), false, func() *Matcher { return m }))
+	if string(got) != "" || err == nil {
 		t.Errorf("%q %v", got, err)
 	}
 }
@@ -280,6 +303,6 @@ func BenchmarkJSON(b *testing.B) {
 	data := bytes.Repeat(line, 10000)
 	b.SetBytes(int64(len(data)))
 	for b.Loop() {
-		_, _ = io.Copy(io.Discard, m.Reader(io.NopCloser(bytes.NewReader(data)), false))
+		_, _ = io.Copy(io.Discard, Reader(io.NopCloser(bytes.NewReader(data)), false, func() *Matcher { return m }))
 	}
 }
