@@ -121,9 +121,20 @@ def _many(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def _vault(folder: Path, number: int, host: str, roots: str) -> dict[str, Any]:
     """A vault with an authority of its own and some bindings, of which the first is for the host."""
     key, certificate = folder / f"{number}.key", folder / f"{number}.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ]
     command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", f"/CN=sandbox {number}"]
-    subprocess.run([*command, "-addext", "basicConstraints=critical,CA:TRUE"], check=True, capture_output=True)
+    subprocess.run(
+        [*command, "-addext", "basicConstraints=critical,CA:TRUE"], check=True, capture_output=True
+    )
     hosts = [host, *(f"*.n{number}-{n}.example.test" for n in range(1, BINDINGS))]
     return {
         "revision": 1,
@@ -165,7 +176,12 @@ def _memory(folder: Path) -> dict[str, Any]:
             call(folder / "socket", "PUT", "/sandboxes", told, seconds=300)
             after = _resident(process.pid)
             process.terminate()
-    return {"sandboxes": SANDBOXES, "bindings_each": BINDINGS, "process_empty_mib": before, "process_mib": after}
+    return {
+        "sandboxes": SANDBOXES,
+        "bindings_each": BINDINGS,
+        "process_empty_mib": before,
+        "process_mib": after,
+    }
 
 
 def _sandbox(folder: Path, number: int) -> dict[str, Any]:
