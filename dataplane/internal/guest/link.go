@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,7 +69,7 @@ type reply struct {
 type link struct {
 	lines *bufio.Reader
 	mu    sync.Mutex
-	port  *os.File
+	port  io.Writer
 }
 
 func openLink() (*link, error) {
@@ -76,11 +77,15 @@ func openLink() (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &link{lines: bufio.NewReaderSize(port, 64<<10), port: port}, nil
+	return newLink(port), nil
 }
 
-// openPort waits for the port: the host names its ports only after the driver has asked.
-func openPort(name string) (*os.File, error) {
+func newLink(port io.ReadWriter) *link {
+	return &link{lines: bufio.NewReaderSize(port, 64<<10), port: port}
+}
+
+// openSerial waits for the port: the host names its ports only after the driver has asked.
+func openSerial(name string) (*os.File, error) {
 	for deadline := time.Now().Add(portPatience); ; {
 		if device := findPort(name); device != "" {
 			return os.OpenFile(device, os.O_RDWR, 0)

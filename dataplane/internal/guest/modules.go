@@ -22,7 +22,11 @@ func loadModules() error {
 	if err != nil {
 		return fmt.Errorf("read the list of drivers: %w", err)
 	}
+	vsock := overVsock()
 	for _, name := range strings.Fields(string(names)) {
+		if strings.Contains(name, "vsock") && !vsock {
+			continue
+		}
 		if err := loadModule(filepath.Join(modules, name)); err != nil {
 			return fmt.Errorf("load the driver %s: %w", name, err)
 		}

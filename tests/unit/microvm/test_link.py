@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from casulo.model.errors import RuntimeFailure, TimedOut
+from casulo.runtimes.microvm import wire
 from casulo.runtimes.microvm.link import Link
 
 Guest = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -32,7 +34,7 @@ async def connect(tmp_path: Path) -> AsyncIterator[Callable[[Guest], Awaitable[L
 
         server = await asyncio.start_unix_server(played, tmp_path / "link")
         servers.append(server)
-        opened.append(await Link.open(tmp_path / "link"))
+        opened.append(await Link.open(partial(wire.unix, tmp_path / "link")))
         return opened[-1]
 
     yield open_to

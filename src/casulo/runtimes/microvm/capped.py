@@ -10,6 +10,8 @@ from pathlib import Path
 
 import structlog
 
+from casulo.runtimes.microvm.wire import Dial, Wire
+
 _CHUNK = 64 << 10
 _PAUSE_SECONDS = 0.005
 """Between two chunks, so that a guest that floods its output does not keep the server from its work."""
@@ -44,17 +46,22 @@ class Capped:
         os.close(self._file)
 
 
-async def pump(source: Path, target: Capped) -> None:
-    """Copy from a socket until its other end closes; closes `target`."""
+async def pump(dial: Dial, target: Capped, *, again: bool = False) -> None:
+    """Copy until the other end closes, or with `again` until nobody answers; closes `target`."""
     try:
-        reader, writer = await asyncio.open_unix_connection(str(source))
-        try:
-            while chunk := await reader.read(_CHUNK):
-                target.append(chunk)
-                await asyncio.sleep(_PAUSE_SECONDS)
-        finally:
-            writer.close()
+        await _copy(await dial(), target)
+        while again:
+            await _copy(await dial(), target)
     except OSError as error:
-        log.warning("microvm.output_lost", socket=source.name, error=str(error))
+        log.info("microvm.output_ended", error=str(error))
     finally:
         target.close()
+
+
+async def _copy(wire: Wire, target: Capped) -> None:
+    try:
+        while chunk := await wire.reader.read(_CHUNK):
+            target.append(chunk)
+            await asyncio.sleep(_PAUSE_SECONDS)
+    finally:
+        wire.close()

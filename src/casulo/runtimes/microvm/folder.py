@@ -7,7 +7,8 @@
                       /policy         its network policy
                       /process        the monitor's process
                       /machine.json   what it can be restored with
-                      /state          while it is paused: processor, devices and memory
+                      /frozen/        while it is paused: processor, devices and memory
+                      /jail/          what a monitor sees that is given files by name
                       /entrypoint.log, console.log, monitor.log
 /run/casulo/<instance>/vm/<name>/     its sockets
 """
@@ -76,9 +77,9 @@ class Folder:
         return self.path / "policy"
 
     @property
-    def state(self) -> Path:
+    def frozen(self) -> Path:
         """What it was when it was paused; there only while it is."""
-        return self.path / "state"
+        return self.path / "frozen"
 
     @property
     def entrypoint_log(self) -> Path:
@@ -145,7 +146,7 @@ class Folders:
 
     def of(self, name: str) -> Folder:
         """The folder of the machine with this name."""
-        return Folder(self.data / name, Sockets(self.run / name))
+        return Folder(self.data / name, Sockets(self.run / name, self.data / name / "jail"))
 
     def prepare(self) -> None:
         """Make the parents."""

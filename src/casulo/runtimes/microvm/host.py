@@ -25,13 +25,16 @@ _PROBE_SECONDS = 10.0
 _SIGN_OF_LIFE = b"Linux version"
 
 
-def require() -> None:
+def require(monitor: str = "qemu") -> None:
     """Unsupported says what is missing and how to get it."""
     if not is_privileged():
         raise _lacking("virtual machines need a server that is run by root", "run `osb server` as root")
     if daemon.host_architecture() != "amd64":
         raise _lacking("virtual machines are made on amd64 machines only", "use the local runtime")
-    for program, package in ((PROGRAM, "qemu-system-x86"), ("mke2fs", "e2fsprogs"), ("nft", "nftables")):
+    packages = {PROGRAM: "qemu-system-x86", "mke2fs": "e2fsprogs", "nft": "nftables"}
+    if monitor != "qemu":
+        del packages[PROGRAM]
+    for program, package in packages.items():
         if shutil.which(program) is None:
             raise _lacking(f"{program} is not installed", f"apt-get install {package}")
 
@@ -68,6 +71,11 @@ def accelerator(wanted: str, kernel: Kernel) -> tuple[str, str]:
 
 def why_no_kvm(kernel: Kernel) -> str:
     """Empty when a machine really boots under KVM."""
+    return why_no_kvm_device() or ("" if _boots(kernel) else "a probe did not boot")
+
+
+def why_no_kvm_device() -> str:
+    """Empty when KVM makes a machine, which may yet not run."""
     try:
         descriptor = os.open(_KVM, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -78,7 +86,7 @@ def why_no_kvm(kernel: Kernel) -> str:
         return f"{_KVM} makes no machine: {error.strerror}"
     finally:
         os.close(descriptor)
-    return "" if _boots(kernel) else "a probe did not boot"
+    return ""
 
 
 def _boots(kernel: Kernel) -> bool:
@@ -88,6 +96,11 @@ def _boots(kernel: Kernel) -> bool:
         *("-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"),
         *("-kernel", str(kernel.compressed), "-append", "console=ttyS0 earlyprintk=ttyS0 panic=-1"),
     ]
+    return speaks(command)
+
+
+def speaks(command: list[str]) -> bool:
+    """Whether the kernel of a machine that is started in this way shows a sign of life."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

@@ -23,7 +23,7 @@ from casulo.runtimes.microvm import bzimage, debian
 
 WANTED = (
     "virtio_mmio", "virtio_blk", "failover", "net_failover", "virtio_net", "virtio_console", "overlay",
-    "virtio-rng", "fuse", "tun",
+    "virtio-rng", "fuse", "tun", "vmw_vsock_virtio_transport",
 )  # fmt: skip
 """Drivers in the order in which the guest loads them; each comes after those that it needs."""
 
@@ -58,6 +58,10 @@ class Kernel:
             partial.write_bytes(bzimage.extract(self.compressed.read_bytes()))
             partial.rename(path)
         return path
+
+    def has(self, driver: str) -> bool:
+        """Whether it was unpacked with this driver."""
+        return (self.modules / f"{driver}.ko").exists()
 
     @property
     def modules(self) -> Path:

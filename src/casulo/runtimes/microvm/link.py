@@ -8,31 +8,31 @@ import asyncio
 import contextlib
 import itertools
 import json
-from pathlib import Path
 from typing import Any
 
 from casulo.model.errors import Code, RuntimeFailure, TimedOut
+from casulo.runtimes.microvm.wire import Dial, Wire
 
-_LONGEST_LINE = 256 << 10
 _MOST_WAITING = 64
 
 
 class Link:
     """One open line: orders go in, answers and events come back."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, wire: Wire | None, dial: Dial | None) -> None:
+        self._wire = wire
+        self._dial = dial
+        self._unsent: list[bytes] = []
         self._ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._events: asyncio.Queue[bytes | None] = asyncio.Queue(_MOST_WAITING)
         self._task = asyncio.get_running_loop().create_task(self._read())
 
     @classmethod
-    async def open(cls, socket: Path) -> Link:
-        """Connect to the monitor, which passes the line on."""
+    async def open(cls, dial: Dial, *, again: bool = False) -> Link:
+        """Connect. With `again` that happens when the guest runs, and whenever the line broke."""
         try:
-            return cls(*await asyncio.open_unix_connection(str(socket), limit=_LONGEST_LINE))
+            return cls(None, dial) if again else cls(await dial(), None)
         except OSError as error:
             raise RuntimeFailure(f"the line to the machine cannot be opened: {error.strerror}") from error
 
@@ -40,11 +40,16 @@ class Link:
         """Hang up. Idempotent."""
         self._task.cancel()
         await asyncio.wait([self._task])
-        self._writer.close()
+        if self._wire:
+            self._wire.close()
 
     def send(self, order: dict[str, Any]) -> None:
-        """Send an order that is answered by an event."""
-        self._writer.write(json.dumps(order).encode() + b"\n")
+        """Send an order that is answered by an event, as soon as there is a line."""
+        line = json.dumps(order).encode() + b"\n"
+        if self._wire:
+            self._wire.write(line)
+        else:
+            self._unsent.append(line)
 
     async def event(self, timeout: float) -> bytes:
         """The next event as it came."""
@@ -82,12 +87,32 @@ class Link:
 
     async def _read(self) -> None:
         try:
-            while line := await self._reader.readline():
-                self._take(line)
-        except (OSError, ValueError):  # it broke, or the guest sent an endless line
+            if self._wire:
+                await self._take_all(self._wire)
+            while self._dial:
+                await self._take_all(await self._dialled(self._dial))
+                self._lose()
+        except (OSError, ValueError):  # it broke for good, or the guest sent an endless line
             pass
         finally:
             self._end()
+
+    async def _dialled(self, dial: Dial) -> Wire:
+        self._wire = await dial()
+        while self._unsent:
+            self._wire.write(self._unsent.pop(0))
+        return self._wire
+
+    async def _take_all(self, wire: Wire) -> None:
+        while line := await wire.reader.readline():
+            self._take(line)
+
+    def _lose(self) -> None:
+        """The line broke, and with it what was asked over it."""
+        if self._wire:
+            self._wire.close()
+            self._wire = None
+        self._fail(RuntimeFailure("the line to the machine broke"))
 
     def _take(self, line: bytes) -> None:
         try:
@@ -104,10 +129,13 @@ class Link:
         with contextlib.suppress(asyncio.QueueFull):  # nobody is interested in so many
             self._events.put_nowait(line)
 
-    def _end(self) -> None:
+    def _fail(self, error: RuntimeFailure) -> None:
         for answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(_hung_up())
+                answer.set_exception(error)
+
+    def _end(self) -> None:
+        self._fail(_hung_up())
         with contextlib.suppress(asyncio.QueueFull):
             self._events.put_nowait(None)
 

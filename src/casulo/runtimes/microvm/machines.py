@@ -10,31 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
-from casulo import linux
 from casulo.model.errors import Code, RuntimeFailure
 from casulo.network.slots import Slot
 from casulo.network.taps import Taps
-from casulo.runtimes.local import watch
-from casulo.runtimes.microvm import disks
+from casulo.runtimes.microvm import disks, processes
 from casulo.runtimes.microvm.capped import Capped, pump
 from casulo.runtimes.microvm.folder import Folder, Folders, Parts
 from casulo.runtimes.microvm.link import Link
-from casulo.runtimes.microvm.vmm import Plan, Process, Vmm
+from casulo.runtimes.microvm.vmm import STATE, Plan, Vmm
 
 T = TypeVar("T")
 CONSOLE_CAP = 256 << 10
 _UID_BASE = 1_000_200_000
 """Host users of monitors, one for each slot: far above what people and subuid ranges use."""
 
-_END_SECONDS = 10.0
 log = structlog.get_logger(__name__)
 
 
@@ -42,14 +40,14 @@ log = structlog.get_logger(__name__)
 class Origin:
     """What a machine begins from: a disk to copy, and perhaps memory and state of a frozen one.
 
-    `state` None boots it. `memory` with `private` is only what memory is at first; with `whole` the
-    memory is in the state. Descriptors belong to the caller.
+    `frozen` None boots it; else it is a folder that a monitor saved a machine to, with `whole` its memory
+    too. `memory` with `private` is only what memory is at first; its descriptor belongs to the caller.
     """
 
     disk: Path | None = None
     memory: int | None = None
     private: bool = True
-    state: int | None = None
+    frozen: Path | None = None
     whole: bool = False
 
 
@@ -61,15 +59,16 @@ class Lines:
         self._pumps = pumps
 
     @classmethod
-    async def open(cls, folder: Folder, log_cap: int) -> Lines:
+    async def open(cls, vmm: Vmm, folder: Folder, log_cap: int) -> Lines:
         """Connect all."""
-        link = await Link.open(folder.sockets.link)
+        dials = {name: partial(vmm.dial, folder.sockets, name) for name in ("link", "console", "output")}
+        link = await Link.open(dials["link"], again=vmm.redials)
         console = Capped(folder.console_log, CONSOLE_CAP)
         output = Capped(folder.entrypoint_log, log_cap)
         loop = asyncio.get_running_loop()
         pumps = [
-            loop.create_task(pump(folder.sockets.console, console)),
-            loop.create_task(pump(folder.sockets.output, output)),
+            loop.create_task(pump(dials["console"], console)),
+            loop.create_task(pump(dials["output"], output, again=vmm.redials)),
         ]
         return cls(link, pumps)
 
@@ -106,7 +105,7 @@ class Machines:
     async def lines(self, name: str) -> Lines:
         """The machine's lines, opened if they are not."""
         if name not in self._lines:
-            self._lines[name] = await Lines.open(self.folders.of(name), self._log_cap)
+            self._lines[name] = await Lines.open(self.vmm, self.folders.of(name), self._log_cap)
         return self._lines[name]
 
     async def start(self, name: str, parts: Parts, origin: Origin) -> Folder:
@@ -120,11 +119,11 @@ class Machines:
             raise
         return folder
 
-    async def restart(self, folder: Folder, state: int) -> None:
+    async def restart(self, folder: Folder) -> None:
         """The machine of a paused sandbox again, standing still, at its old address."""
         index = self.slot(folder).index
         tap = await _in_thread(lambda: self._taps.reopen(index))
-        await self._launch(folder, folder.parts(), Origin(state=state, whole=True), tap)
+        await self._launch(folder, folder.parts(), Origin(frozen=folder.frozen, whole=True), tap)
 
     def _prepare(self, folder: Folder, parts: Parts, origin: Origin) -> int:
         folder.create(parts)
@@ -135,11 +134,14 @@ class Machines:
         return tap
 
     async def _launch(self, folder: Folder, parts: Parts, origin: Origin, tap: int) -> None:
-        plan = _plan(folder, parts, origin, tap, _UID_BASE + self.slot(folder).index)
-        try:
+        with ExitStack() as stack:
+            stack.callback(os.close, tap)
+            state = None
+            if origin.frozen is not None:
+                state = os.open(origin.frozen / STATE, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, state)
+            plan = _plan(folder, parts, origin, self.slot(folder), (tap, state))
             process = await self.vmm.start(plan)
-        finally:
-            os.close(tap)
         folder.note(process)
         await self.lines(folder.name)
         if plan.incoming is not None:
@@ -159,7 +161,7 @@ class Machines:
         if lines:
             await lines.close()
         if process:
-            await _in_thread(lambda: _kill(process))
+            await _in_thread(lambda: processes.kill(process))
 
     async def remove(self, name: str) -> None:
         """End the machine and remove every trace. Idempotent."""
@@ -195,7 +197,8 @@ class Machines:
             await self.hang_up(name)
 
 
-def _plan(folder: Folder, parts: Parts, origin: Origin, tap: int, uid: int) -> Plan:
+def _plan(folder: Folder, parts: Parts, origin: Origin, slot: Slot, opened: tuple[int, int | None]) -> Plan:
+    tap, state = opened
     return Plan(
         hardware=parts.hardware,
         kernel=parts.kernel,
@@ -207,29 +210,12 @@ def _plan(folder: Folder, parts: Parts, origin: Origin, tap: int, uid: int) -> P
         tap=tap,
         memory=origin.memory,
         private_memory=origin.private,
-        incoming=origin.state,
+        incoming=state,
+        frozen=origin.frozen,
         whole=origin.whole,
-        uid=uid,
+        interface=slot.interface,
+        uid=_UID_BASE + slot.index,
     )
-
-
-def is_alive(process: Process) -> bool:
-    """Whether the monitor still runs."""
-    return linux.start_time(process.pid) == process.started
-
-
-def _kill(process: Process) -> None:
-    descriptor = watch.open_process(process.pid, process.started)
-    if descriptor is None:
-        return
-    try:
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(descriptor)
-    if not watch.await_end(process.pid, process.started, _END_SECONDS):
-        raise RuntimeFailure(f"the monitor's process {process.pid} does not end")
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

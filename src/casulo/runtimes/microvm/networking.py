@@ -54,7 +54,7 @@ class Networking:
         """Put a machine under a policy; one that stands still is when it goes on."""
         folder = self._folders.of(sandbox_id)
         slot = self._slot(folder)
-        if slot is None or folder.state.exists():
+        if slot is None or folder.frozen.exists():
             write_policy(folder.policy, policy)
         else:
             self._ground.police(sandbox_id, slot, folder.policy, policy)

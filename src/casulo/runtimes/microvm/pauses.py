@@ -2,7 +2,7 @@
 # Copyright the Casulo authors
 """Pausing to disk: the machine's whole state goes into a file, and its memory and process are given back.
 
-The state file appears under its name only when it is complete, and is removed only when the machine
+The state's folder appears under its name only when it is complete, and is removed only when the machine
 runs again. So whatever is killed in between, the sandbox is either running or paused.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 
 from casulo.model.errors import Code, RuntimeFailure
 from casulo.model.sandbox import Handle
@@ -33,18 +34,19 @@ class MicrovmPause:
     async def pause(self, sandbox_id: str, handle: Handle) -> None:
         """Write the state and end the monitor."""
         folder = self._machines.folders.of(sandbox_id)
-        partial = folder.state.with_name("state.partial")
+        partial = folder.frozen.with_name("frozen.partial")
         vmm = self._machines.vmm
         await vmm.halt(folder.sockets)
         try:
-            with partial.open("wb") as state:
-                await vmm.save(folder.sockets, state.fileno(), whole=True)
+            shutil.rmtree(partial, ignore_errors=True)  # of a server that was killed while it saved
+            partial.mkdir(mode=0o700)
+            await vmm.save(folder.sockets, partial, whole=True)
         except BaseException:
-            partial.unlink(missing_ok=True)
+            shutil.rmtree(partial, ignore_errors=True)
             await asyncio.shield(vmm.go(folder.sockets))
             raise
         self._watch.drop(sandbox_id)
-        partial.rename(folder.state)
+        partial.rename(folder.frozen)
         await self._machines.kill(sandbox_id)
         await asyncio.to_thread(self._network.silent, sandbox_id)
         await asyncio.to_thread(_settle, folder)
@@ -52,18 +54,15 @@ class MicrovmPause:
     async def resume(self, sandbox_id: str, handle: Handle) -> None:
         """Start a monitor from the state, at the same address, and tell the guest what time it is."""
         folder = self._machines.folders.of(sandbox_id)
-        state = os.open(folder.state, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            await self._machines.restart(folder, state)
+            await self._machines.restart(folder)
             await asyncio.to_thread(self._network.again, folder)
             await self._wake(folder, handle)
         except BaseException:
             await asyncio.shield(self._machines.kill(sandbox_id))
             await asyncio.shield(asyncio.to_thread(self._network.silent, sandbox_id))
             raise
-        finally:
-            os.close(state)
-        folder.state.unlink()
+        await asyncio.to_thread(_forget, folder)
         process = folder.process()
         if process is None or not self._watch.add(sandbox_id, process.pid, process.started):
             raise RuntimeFailure("the machine ended as soon as it ran", code=Code.SANDBOX_RESUME_FAILED)
@@ -79,9 +78,16 @@ class MicrovmPause:
         self._machines.besides(clock.keep_right(link))
 
 
+def _forget(folder: Folder) -> None:
+    """In one step, so that a state without its memory is never taken for a paused machine."""
+    old = folder.frozen.with_name("frozen.old")
+    folder.frozen.rename(old)
+    shutil.rmtree(old)
+
+
 def _settle(folder: Folder) -> None:
     """Have the paused machine on disk for good: it shall outlive a loss of power."""
-    for path in (folder.state, folder.disk, folder.path):
+    for path in (*folder.frozen.iterdir(), folder.frozen, folder.disk, folder.path):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -22,9 +22,11 @@ from qemu.qmp import ExecuteError, QMPClient, QMPError
 
 from casulo import linux
 from casulo.model.errors import Code, RuntimeFailure
-from casulo.runtimes.microvm import tsc
+from casulo.runtimes.microvm import tsc, wire
 from casulo.runtimes.microvm.kernel import HEAD
-from casulo.runtimes.microvm.vmm import Hardware, Plan, Process, Sockets
+from casulo.runtimes.microvm.processor import features
+from casulo.runtimes.microvm.vmm import STATE, Hardware, Plan, Process, Sockets
+from casulo.runtimes.microvm.wire import Wire
 
 PROGRAM = "qemu-system-x86_64"
 MACHINE = "microvm,acpi=on,pit=on,pic=on,rtc=off,memory-backend=mem"
@@ -42,6 +44,8 @@ class Qemu:
     """The driver. `root` is the empty directory that monitors see."""
 
     name = "qemu"
+    takes_memory = True
+    redials = False
 
     def __init__(self, accelerator: str, root: Path, version: str) -> None:
         self.accelerator = accelerator
@@ -51,9 +55,7 @@ class Qemu:
     @property
     def fingerprint(self) -> str:
         """What a frozen machine can only be restored with."""
-        return (
-            f"qemu {self._version} {self.accelerator} {MACHINE} {_features() if self._is_kvm else EMULATED}"
-        )
+        return f"qemu {self._version} {self.accelerator} {MACHINE} {features() if self._is_kvm else EMULATED}"
 
     @property
     def _is_kvm(self) -> bool:
@@ -138,16 +140,15 @@ class Qemu:
         async with _session(sockets) as qmp:
             await qmp.execute("stop")
 
-    async def save(self, sockets: Sockets, state: int, *, whole: bool) -> None:
-        """Send the state to the descriptor."""
-        async with _session(sockets) as qmp:
-            await _prepare(qmp, whole=whole)
-            await qmp.execute("migrate-set-parameters", {"max-bandwidth": _UNLIMITED})
-            _pass_descriptor(qmp, state)
-            await qmp.execute("getfd", {"fdname": "state"})
-            with qmp.listener(("MIGRATION",)) as events:
-                await qmp.execute("migrate", {"uri": "fd:state"})
-                await _migrated(qmp, events)
+    async def dial(self, sockets: Sockets, line: str) -> Wire:
+        """Every line is a socket that listens from the start."""
+        return await wire.unix(_socket_paths(sockets)[line])
+
+    async def save(self, sockets: Sockets, target: Path, *, whole: bool) -> None:
+        """Send the state to the file."""
+        with (target / STATE).open("wb") as state:
+            async with _session(sockets) as qmp:
+                await _send(qmp, state.fileno(), whole)
 
 
 def _socket_paths(sockets: Sockets) -> dict[str, Path]:
@@ -240,6 +241,16 @@ def _pass_descriptor(qmp: QMPClient, descriptor: int) -> None:
         socket.send_fds(same, [b" "], [descriptor])
 
 
+async def _send(qmp: QMPClient, state: int, whole: bool) -> None:
+    await _prepare(qmp, whole=whole)
+    await qmp.execute("migrate-set-parameters", {"max-bandwidth": _UNLIMITED})
+    _pass_descriptor(qmp, state)
+    await qmp.execute("getfd", {"fdname": "state"})
+    with qmp.listener(("MIGRATION",)) as events:
+        await qmp.execute("migrate", {"uri": "fd:state"})
+        await _migrated(qmp, events)
+
+
 async def _prepare(qmp: QMPClient, *, whole: bool) -> None:
     wanted = {"events": True, "x-ignore-shared": not whole}
     listed = [{"capability": name, "state": state} for name, state in wanted.items()]
@@ -268,11 +279,3 @@ def _died(log: Path) -> RuntimeFailure:
     return RuntimeFailure(
         f"the virtual machine monitor ended at once: {' '.join(lines)}", code=Code.SANDBOX_START_FAILED
     )
-
-
-def _features() -> str:
-    """The processor's model and features, which a frozen machine under KVM depends on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    wanted = ("model name", "flags")
-    found = {line.partition("\t")[0]: line for line in reversed(lines) if line.startswith(wanted)}
-    return " ".join(found.get(name, "") for name in wanted)

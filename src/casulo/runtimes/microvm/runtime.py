@@ -35,18 +35,19 @@ from casulo.runtimes.base import Capabilities, ExitListener, Reality
 from casulo.runtimes.local import cgroups, roots, watch
 from casulo.runtimes.local.roots import Root, Roots
 from casulo.runtimes.local.snapshotshelf import SnapshotShelf
-from casulo.runtimes.microvm import clock, disks, ending, host, identity
+from casulo.runtimes.microvm import clock, disks, ending, fchost, host, identity
 from casulo.runtimes.microvm.folder import Folder, Folders, Parts
-from casulo.runtimes.microvm.machines import Machines, is_alive
+from casulo.runtimes.microvm.machines import Machines
 from casulo.runtimes.microvm.networking import Networking
 from casulo.runtimes.microvm.pauses import MicrovmPause
+from casulo.runtimes.microvm.processes import is_alive
 from casulo.runtimes.microvm.qemu import Qemu
 from casulo.runtimes.microvm.settings import MicrovmSettings
 from casulo.runtimes.microvm.snapshots import MicrovmSnapshots
 from casulo.runtimes.microvm.spares import PREFIX, Spares
 from casulo.runtimes.microvm.store import Store
 from casulo.runtimes.microvm.templates import BUILDING, Recipe, Templates
-from casulo.runtimes.microvm.vmm import Hardware
+from casulo.runtimes.microvm.vmm import Hardware, Vmm
 from casulo.runtimes.policing import HostEgress, host_egress
 
 _MEMORY = (PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE)
@@ -98,13 +99,14 @@ class MicrovmRuntime:
             "gpu": "this runtime hands no GPU devices to sandboxes",
             ISOLATED_SESSIONS_FEATURE: "a virtual machine holds one sandbox and no sessions apart from it",
         }
-        if self._accelerator == "tcg":
+        vmm = self._machines.vmm
+        if vmm.accelerator == "tcg":
             missing["microvm.kvm"] = (
                 f"emulated in software, which is slower and a weaker boundary: {self._why_no_kvm}"
             )
         return Capabilities(
             isolations=frozenset({Isolation.AUTO, Isolation.MICROVM}),
-            features=frozenset({*_FEATURES, f"microvm.{self._accelerator}", *limits}),
+            features=frozenset({*_FEATURES, f"microvm.{vmm.accelerator}", f"microvm.{vmm.name}", *limits}),
             missing=missing,
         )
 
@@ -127,11 +129,10 @@ class MicrovmRuntime:
         self.snapshots.prepare()
 
     def _prepare(self) -> None:
-        host.require()
+        host.require(self._settings.monitor)
         linux.become_subreaper()
         self._store.prepare()
         self._kernel = self._store.kernel()
-        self._accelerator, self._why_no_kvm = host.accelerator(self._settings.accelerator, self._kernel)
         run = Path("/run/casulo") / self._instance
         (run / "nowhere").mkdir(parents=True, exist_ok=True)
         execd = daemon.execd_binary(daemon.host_architecture())
@@ -141,10 +142,17 @@ class MicrovmRuntime:
         self._folders.prepare()
         self._network = Networking(self._instance, self._settings, run, self._policing)
         self._network.open(self._folders)
-        vmm = Qemu(self._accelerator, run / "nowhere", host.qemu_version())
+        vmm = self._monitor(run / "nowhere")
         self._machines = Machines(self._folders, vmm, self._network.taps, self._settings.log_cap_bytes)
         self._templates = Templates(self._store, self._machines, self._settings.template_timeout_seconds)
         self._spares = Spares(self._templates, self._machines, self._settings.spare)
+
+    def _monitor(self, nowhere: Path) -> Vmm:
+        self._why_no_kvm = ""
+        if self._settings.monitor == "firecracker":
+            return fchost.driver(self._kernel)
+        accelerator, self._why_no_kvm = host.accelerator(self._settings.accelerator, self._kernel)
+        return Qemu(accelerator, nowhere, host.qemu_version())
 
     async def close(self) -> None:
         """Give back spare machines; sandboxes keep running."""
@@ -335,7 +343,7 @@ class MicrovmRuntime:
         if self._watch_folder(folder):
             await self._machines.lines(sandbox_id)
             return Reality(alive=True)
-        if folder.state.exists():
+        if folder.frozen.exists():
             return Reality(alive=True, frozen=True)
         return Reality(alive=False, exit=_exit_of(folder))
 

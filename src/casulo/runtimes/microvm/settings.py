@@ -24,6 +24,9 @@ class MicrovmSettings(BaseModel):
     accelerator: Literal["auto", "kvm", "tcg"] = "auto"
     """`auto` takes KVM where a probe boots; `tcg` emulates, which is slower and a weaker boundary."""
 
+    monitor: Literal["qemu", "firecracker"] = "qemu"
+    """`firecracker` needs KVM and version 1.12 or later; its jailer locks it up where there is one."""
+
     spare: int = Field(default=1, ge=0, le=16)
     """Machines restored ahead of the next creates, for each of the templates used last."""
 

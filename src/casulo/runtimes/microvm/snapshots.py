@@ -25,9 +25,10 @@ from casulo.runtimes.microvm import disks
 from casulo.runtimes.microvm.folder import Folder, Parts
 from casulo.runtimes.microvm.machines import Machines, Origin
 from casulo.runtimes.microvm.templates import BUILDING, Recipe, Template, memory_file
-from casulo.runtimes.microvm.vmm import Hardware
+from casulo.runtimes.microvm.vmm import MEMORY, Hardware
 
 _UNFINISHED = ".part"
+_WHOLE = "whole"
 _SYNC_SECONDS = 60.0
 
 
@@ -49,7 +50,8 @@ class MicrovmSnapshots:
         try:
             folder = self._machines.folders.of(sandbox_id)
             await self._copy(folder, partial)
-            await self._unfold(folder.parts(), partial)
+            if self._machines.vmm.takes_memory:
+                await self._unfold(folder.parts(), partial)
             about = {"parts": json.loads(folder.parts().encode()), "entrypoint": spec.entrypoint}
             (partial / "about.json").write_text(json.dumps(about))
             partial.rename(self._root / snapshot_id)
@@ -60,8 +62,9 @@ class MicrovmSnapshots:
         vmm = self._machines.vmm
         await vmm.halt(folder.sockets)
         try:
-            with (target / "whole").open("wb") as state:
-                await vmm.save(folder.sockets, state.fileno(), whole=True)
+            saved = target / _WHOLE if vmm.takes_memory else target
+            saved.mkdir(exist_ok=True)
+            await vmm.save(folder.sockets, saved, whole=True)
             await asyncio.to_thread(disks.copy, folder.disk, target / "disk")
         finally:
             await asyncio.shield(vmm.go(folder.sockets))
@@ -70,17 +73,14 @@ class MicrovmSnapshots:
         """From one stream to memory that can be shared and a small state."""
         name = BUILDING + secrets.token_hex(4)
         memory = memory_file(parts.hardware.memory_bytes)
-        whole = os.open(target / "whole", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            origin = Origin(target / "disk", memory, private=False, state=whole, whole=True)
+            origin = Origin(target / "disk", memory, private=False, frozen=target / _WHOLE, whole=True)
             folder = await self._machines.start(name, parts, origin)
-            with (target / "state").open("wb") as state:
-                await self._machines.vmm.save(folder.sockets, state.fileno(), whole=False)
+            await self._machines.vmm.save(folder.sockets, target, whole=False)
             await self._machines.kill(name)
-            await asyncio.to_thread(disks.copy, Path(f"/proc/self/fd/{memory}"), target / "memory")
-            (target / "whole").unlink()
+            await asyncio.to_thread(disks.copy, Path(f"/proc/self/fd/{memory}"), target / MEMORY)
+            await asyncio.to_thread(shutil.rmtree, target / _WHOLE)
         finally:
-            os.close(whole)
             os.close(memory)
             await asyncio.shield(self._machines.remove(name))
 

@@ -13,7 +13,8 @@ import structlog
 from casulo.model.errors import CasuloError
 from casulo.runtimes.microvm import identity
 from casulo.runtimes.microvm.folder import Folder
-from casulo.runtimes.microvm.machines import Machines, is_alive
+from casulo.runtimes.microvm.machines import Machines
+from casulo.runtimes.microvm.processes import is_alive
 from casulo.runtimes.microvm.templates import Template, Templates
 
 PREFIX = "spare-"

@@ -34,6 +34,7 @@ from casulo.runtimes.microvm.folder import Folder, Parts
 from casulo.runtimes.microvm.link import Link
 from casulo.runtimes.microvm.machines import Machines, Origin
 from casulo.runtimes.microvm.store import Store
+from casulo.runtimes.microvm.vmm import MEMORY
 
 BUILDING = "build-"
 _WARM_SECONDS = 60.0
@@ -123,7 +124,7 @@ class Templates:
         parts = template.recipe.parts
         blank = await asyncio.to_thread(self._store.blank, parts.hardware.disk_bytes)
         name = BUILDING + secrets.token_hex(4)
-        memory = memory_file(parts.hardware.memory_bytes)
+        memory = memory_file(parts.hardware.memory_bytes) if self._machines.vmm.takes_memory else None
         partial = template.path.with_name(f".{template.key}.{os.getpid()}")
         try:
             partial.mkdir()
@@ -133,7 +134,8 @@ class Templates:
             await asyncio.to_thread(_keep, template.recipe, folder, memory, partial)
             partial.rename(template.path)
         finally:
-            os.close(memory)
+            if memory is not None:
+                os.close(memory)
             await asyncio.shield(self._machines.remove(name))
             shutil.rmtree(partial, ignore_errors=True)
         log.info("microvm.template_built", key=template.key, seconds=round(time.monotonic() - begun, 2))
@@ -150,14 +152,13 @@ class Templates:
 
     async def _freeze(self, folder: Folder, target: Path) -> None:
         await self._machines.vmm.halt(folder.sockets)
-        with (target / "state").open("wb") as state:
-            await self._machines.vmm.save(folder.sockets, state.fileno(), whole=False)
+        await self._machines.vmm.save(folder.sockets, target, whole=False)
         await self._machines.kill(folder.name)
 
     async def memory(self, template: Template) -> int:
         """A descriptor of the template's memory that nobody can write to; stays this object's."""
         if template.key not in self._memories:
-            self._memories[template.key] = await asyncio.to_thread(_sealed, template.path / "memory")
+            self._memories[template.key] = await asyncio.to_thread(_sealed, template.path / MEMORY)
         self._memories.move_to_end(template.key)
         if len(self._memories) > _MOST_OPEN:
             os.close(self._memories.popitem(last=False)[1])
@@ -165,14 +166,15 @@ class Templates:
 
     async def restore(self, template: Template, name: str) -> Folder:
         """A new machine that stands still where the template was frozen."""
+        if not self._machines.vmm.takes_memory:
+            origin = Origin(template.disk, frozen=template.path)
+            return await self._machines.start(name, template.recipe.parts, origin)
         memory = os.dup(await self.memory(template))
-        state = os.open(template.path / "state", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            origin = Origin(template.disk, memory, private=True, state=state)
+            origin = Origin(template.disk, memory, private=True, frozen=template.path)
             return await self._machines.start(name, template.recipe.parts, origin)
         finally:
             os.close(memory)
-            os.close(state)
 
     def close(self) -> None:
         """Let the memory go; machines keep what they have of it."""
@@ -196,8 +198,9 @@ def _sealed(path: Path) -> int:
     return descriptor
 
 
-def _keep(recipe: Recipe, folder: Folder, memory: int, target: Path) -> None:
-    disks.copy(Path(f"/proc/self/fd/{memory}"), target / "memory")
+def _keep(recipe: Recipe, folder: Folder, memory: int | None, target: Path) -> None:
+    if memory is not None:
+        disks.copy(Path(f"/proc/self/fd/{memory}"), target / MEMORY)
     disks.copy(folder.disk, target / "disk")
     about = {"parts": json.loads(recipe.parts.encode()), "warm": recipe.warm, "made": time.time()}
     (target / "about.json").write_text(json.dumps(about))

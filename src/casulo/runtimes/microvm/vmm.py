@@ -12,6 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from casulo.runtimes.microvm.wire import Wire
+
+STATE = "state"
+MEMORY = "memory"
+"""The files of a machine that was saved."""
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -24,9 +30,13 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Sockets:
-    """The listening sockets of a machine, each a file in its folder."""
+    """Where the lines of a machine are, each a file in its folder.
+
+    `jail` is for monitors that are given files by name: a folder that they take for the root of everything.
+    """
 
     folder: Path
+    jail: Path = Path()
 
     @property
     def control(self) -> Path:
@@ -54,8 +64,9 @@ class Plan:
     """One machine to start. Descriptors are inherited by the monitor's process.
 
     `memory` is a file that is the machine's memory: shared with it, or with `private_memory` only what
-    the memory is at first. None is plain memory. `incoming` is the state to begin from, in a file that
-    is read from its current position; `whole` says that it holds the memory's content as well.
+    the memory is at first. None is plain memory. `frozen` is a folder that `save` filled, to begin from,
+    and `incoming` the file `state` in it, read from its current position; `whole` says that the folder
+    holds the memory's content as well. `tap` is open, and called `interface`.
     """
 
     hardware: Hardware
@@ -69,7 +80,9 @@ class Plan:
     memory: int | None = None
     private_memory: bool = False
     incoming: int | None = None
+    frozen: Path | None = None
     whole: bool = False
+    interface: str = ""
     uid: int = 0
 
 
@@ -85,6 +98,10 @@ class Vmm(Protocol):
     """One monitor program. Failures are RuntimeFailure with what the monitor said."""
 
     name: str
+    takes_memory: bool
+    """Whether memory is handed over as a descriptor; else `save` writes a file that `start` reads."""
+    redials: bool
+    """Whether lines break when a machine is saved, and open only while its guest runs."""
 
     @property
     def accelerator(self) -> str:
@@ -106,5 +123,11 @@ class Vmm(Protocol):
     async def halt(self, sockets: Sockets) -> None:
         """Let the machine stand still."""
 
-    async def save(self, sockets: Sockets, state: int, *, whole: bool) -> None:
-        """Write a halted machine's state to a descriptor, memory included if `whole`."""
+    async def save(self, sockets: Sockets, target: Path, *, whole: bool) -> None:
+        """Write a halted machine's state to the file `state` in a folder, memory included if `whole`.
+
+        Without `takes_memory` the memory is always written, to the file `memory` there.
+        """
+
+    async def dial(self, sockets: Sockets, line: str) -> Wire:
+        """Connect to the guest's `link` or `output`, or to `console`; OSError when the monitor is gone."""
