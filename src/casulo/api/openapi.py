@@ -19,10 +19,10 @@ from casulo.api.routes import (
     metrics,
     policies,
     pools,
-    refused,
     sandboxes,
     snapshots,
     system,
+    templates,
 )
 
 _DESCRIPTION = (
@@ -46,7 +46,7 @@ def documented_routes() -> APIRouter:
 def versioned_routes() -> APIRouter:
     """The routes that are served below `/v1` and without it."""
     router = _router()
-    for module in (sandboxes, policies, snapshots, diagnostics, keys, pools, refused, system):
+    for module in (sandboxes, policies, snapshots, diagnostics, keys, pools, templates, system):
         router.include_router(module.router)
     return router
 

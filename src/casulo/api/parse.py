@@ -17,17 +17,12 @@ from casulo.model.policywire import parse_policy
 from casulo.model.sandbox import Hook, Platform
 from casulo.model.snapshot import SnapshotState
 from casulo.model.states import State
+from casulo.model.template import is_template, template_not_found
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _STATES = {state.lower(): state for state in State}
 
 _REFUSED: list[tuple[Callable[[CreateSandboxRequest], object], str, str, str]] = [
-    (
-        lambda r: r.templateId,
-        Code.TEMPLATE_NOT_SUPPORTED,
-        "templateId: this server has no templates",
-        "create the sandbox from an image",
-    ),
     (
         lambda r: r.secureAccess,
         Code.NOT_SUPPORTED,
@@ -45,7 +40,7 @@ def draft_of(request: CreateSandboxRequest) -> Draft:
     # Every other source was refused; the image of a snapshot or a pool is filled in where that is known.
     return Draft(
         image=request.image.uri if request.image else "",
-        snapshot_id=(request.snapshotId or "").strip() or None,
+        snapshot_id=_kept(request),
         entrypoint=tuple(request.entrypoint) if request.entrypoint is not None else None,
         resource_limits=request.resourceLimits or {},
         env={key: value for key, value in (request.env or {}).items() if value is not None},
@@ -60,6 +55,15 @@ def draft_of(request: CreateSandboxRequest) -> Draft:
         network_policy=None if request.networkPolicy is None else parse_policy(request.networkPolicy),
         credential_proxy=request.credentialProxy is not None and request.credentialProxy.enabled,
     )
+
+
+def _kept(request: CreateSandboxRequest) -> str | None:
+    """What the sandbox begins with, if that is no image. A template is kept as a snapshot is."""
+    if request.templateId is None:
+        return (request.snapshotId or "").strip() or None
+    if not is_template(request.templateId):
+        raise template_not_found(request.templateId)
+    return request.templateId
 
 
 def _credentials(image: ImageSpec | None) -> Credentials | None:

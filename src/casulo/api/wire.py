@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, mo
 from casulo.api.wire_volumes import MAX_VOLUMES, VolumeSpec
 from casulo.model.draft import POOL_REF
 from casulo.model.sandbox import MIN_TIMEOUT_SECONDS, Sandbox
+from casulo.model.template import is_template
 from casulo.store.query import Page
 
 _ECHOED = ("opensandbox.extensions.", "casulo.")
@@ -359,7 +360,7 @@ def _common(sandbox: Sandbox) -> dict[str, Any]:
     echoed = {key: value for key, value in spec.extensions.items() if key.startswith(_ECHOED)}
     return {
         "id": sandbox.id,
-        "snapshotId": spec.snapshot_id,
+        "snapshotId": None if is_template(spec.snapshot_id) else spec.snapshot_id,
         "platform": PlatformRef(os=spec.platform.os, arch=spec.platform.arch) if spec.platform else None,
         "status": SandboxStatus(
             state=status.state, reason=status.reason, message=status.message, lastTransitionAt=status.since

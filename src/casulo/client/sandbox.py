@@ -26,6 +26,7 @@ from casulo.client.sessions import AsyncSessions
 from casulo.client.snapshots import DEFAULT_TIMEOUT as SNAPSHOT_TIMEOUT
 from casulo.client.snapshots import Snapshot
 from casulo.client.stream import Frames
+from casulo.client.templates import TEMPLATE_ID
 from casulo.client.terminals import AsyncTerminals
 from casulo.client.vault import AsyncVault
 from casulo.client.volumes import Volume
@@ -46,6 +47,9 @@ DEFAULT_READY_TIMEOUT = 30.0
 HEALTH_TIMEOUT = 5.0
 _GRACE = 5.0
 """Seconds for which the server's own verdict on a slow start is waited for: it says more than a timeout."""
+
+_DECIDED_BY_TEMPLATE = ("resourceLimits",)
+"""What a request for a sandbox of a template may not even repeat."""
 
 _FIRST_POLL = 0.01
 _SLOWEST_POLL = 0.25
@@ -112,7 +116,7 @@ class AsyncSandbox:
     ) -> AsyncSandbox:
         """Create a sandbox and return when it is ready for its first command.
 
-        It begins with the files of `image`, or as a `snapshot` or the `template` of this name was kept.
+        It begins with the files of `image`, or as a `snapshot` or the `template` of this name or id was kept.
         `timeout` None keeps it until it is killed. `resources` are quantities such as {"memory": "1Gi"}.
         A `network_policy` holds from the first packet, and with `credential_proxy` there can be a vault of
         credentials for what it lets through. `request` adds members in wire form. What was made
@@ -329,6 +333,8 @@ async def _source(
     if template is not None:
         if snapshot is not None:
             raise InvalidRequest("give a template or a snapshot, not both", code=Code.INVALID_PARAMETER)
+        if template.startswith(TEMPLATE_ID):
+            return {"templateId": template, **dict.fromkeys(_DECIDED_BY_TEMPLATE)}
         snapshot = (await client.templates.get(template)).id
     if snapshot is not None and image == DEFAULT_IMAGE:
         image = None

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from casulo.client.sandbox import AsyncSandbox
 
 PREFIX = "template/"
+TEMPLATE_ID = "tpl_"
+"""Begins the ids of the templates that the server itself makes."""
+
 _PAGE = 200
 _BUILD_LIFETIME = 3600
 _READY = "until {probe}; do sleep 0.1; done"

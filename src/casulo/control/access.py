@@ -21,6 +21,7 @@ from casulo.model.keys import Caller, Scope
 from casulo.model.policy import NetworkPolicy, Rule
 from casulo.model.sandbox import Handle, Sandbox
 from casulo.model.snapshot import Snapshot, snapshot_not_found
+from casulo.model.template import Ordered, template_not_found
 from casulo.model.vault import Binding, Credential, Patch, Vault
 from casulo.runtimes.registry import Registry
 from casulo.store.query import Page, Query, SnapshotQuery
@@ -43,6 +44,11 @@ class Access:
     def snapshots(self) -> SnapshotAccess:
         """The same for snapshots."""
         return SnapshotAccess(self, self._lifecycle.snapshots)
+
+    @property
+    def templates(self) -> TemplateAccess:
+        """The same for templates."""
+        return TemplateAccess(self, self._lifecycle)
 
     def pools(self, scope: Scope = Scope.READ) -> Pools:
         """The pools: everybody may see and use them, and an ADMIN changes them."""
@@ -240,3 +246,48 @@ class SnapshotAccess:
             raise snapshot_not_found(snapshot_id)
         self._access.caller.require(scope)
         return snapshot
+
+
+class TemplateAccess:
+    """`control.Templates` in the same way."""
+
+    def __init__(self, access: Access, lifecycle: Lifecycle) -> None:
+        self._access = access
+        self._lifecycle = lifecycle
+        self._templates = lifecycle.templates
+
+    def supported(self) -> None:
+        """Unsupported where nothing can be kept."""
+        self._templates.supported()
+
+    async def create(self, draft: Draft, ordered: Ordered) -> Snapshot:
+        """Begin to make one that is the caller's, within the caller's limits."""
+        caller, lifecycle = self._access.caller, self._lifecycle
+        caller.require(Scope.CREATE)
+
+        async def create(wanted: Draft, whose: Caller) -> Sandbox:
+            return await lifecycle.create(wanted, caller=whose)
+
+        return await self._templates.create(draft, ordered, caller, lifecycle.plan, create)
+
+    async def get(self, template_id: str) -> Snapshot:
+        """The template; NotFound also when it is somebody else's."""
+        return await self._reach(template_id, Scope.READ)
+
+    async def list(self, metadata: Mapping[str, str], page: int, page_size: int) -> Page[Snapshot]:
+        """One page of what the caller sees, newest first."""
+        caller = self._access.caller
+        caller.require(Scope.READ)
+        return await self._templates.list(metadata, page, page_size, caller.seen_owner)
+
+    async def delete(self, template_id: str) -> None:
+        """Remove every trace."""
+        await self._reach(template_id, Scope.CREATE)
+        await self._templates.delete(template_id)
+
+    async def _reach(self, template_id: str, scope: Scope) -> Snapshot:
+        template = await self._templates.get(template_id)
+        if not self._access.caller.sees(template.owner):
+            raise template_not_found(template_id)
+        self._access.caller.require(scope)
+        return template

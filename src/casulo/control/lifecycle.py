@@ -27,6 +27,7 @@ from casulo.control.snapshots import Snapshots
 from casulo.control.sources import Sources
 from casulo.control.starts import Claimed, Order, Starts
 from casulo.control.stops import Stops
+from casulo.control.templates import Templates
 from casulo.control.transitions import Reason, ended
 from casulo.control.vaults import Vaults
 from casulo.control.vaultsettings import VaultSettings
@@ -37,6 +38,7 @@ from casulo.model.keys import OPERATOR, Caller
 from casulo.model.sandbox import Exit, Handle, Sandbox, Spec
 from casulo.model.snapshot import restored, snapshot_not_found
 from casulo.model.states import ENDED, State, Status
+from casulo.model.template import drawn, is_template, template_not_found
 from casulo.runtimes.base import Runtime
 from casulo.runtimes.registry import Registry
 from casulo.store.query import Claim, Page, Query
@@ -66,6 +68,7 @@ class Lifecycle:
         self._reconciler = Reconciler(self._context, self._starts, self._stops)
         self._pauses = Pauses(self._context, self._reconciler.doubt)
         self.snapshots = Snapshots(self._context, self.vaults)
+        self.templates = Templates(self._context, self.snapshots, self._stops)
         self.pools = Pools(self._context, self._starts.admission, settings.pools)
         chores = (self._stops.retry, self._reconciler.look_again, self.snapshots.retry)
         self._expiry = Expiry(self._context, self._stops, chores)
@@ -92,6 +95,7 @@ class Lifecycle:
         await self.keys.refresh()
         await self.snapshots.recover()
         await self._reconciler.run()
+        await self.templates.recover()
         await self.pools.open()
         loop = asyncio.get_running_loop()
         self._supervisors = [
@@ -222,15 +226,7 @@ class Lifecycle:
 
     async def _create(self, draft: Draft, key: str | None, request_hash: str, caller: Caller) -> Sandbox:
         draft, pool = self.pools.resolve(draft)
-        runtime, draft = await self._sourced(draft, caller)
-        isolation = runtime.capabilities.chosen(isolation_of(draft))
-        able = runtime.capabilities.of(isolation)
-        defaults = self._context.settings.defaults
-        asked = complete(draft, defaults, features=able.features, missing=able.missing)
-        owned = volumes.owned(asked.volumes, caller.owner)
-        spec = replace(asked, isolation=isolation, volumes=owned)
-        runtime.check(spec)
-        await self.vaults.check_restore(spec)
+        runtime, spec, draft = await self._planned(draft, caller)
         member = self.pools.take(runtime, spec, pool)
         sandbox = self._new(spec, draft, runtime, caller.owner)
         order = Order(sandbox, runtime, draft.credentials)
@@ -242,13 +238,34 @@ class Lifecycle:
         self._expiry.notice(created.expires_at)
         return created
 
+    async def plan(self, draft: Draft, caller: Caller) -> tuple[Runtime, Spec]:
+        """What a create would do, without doing it; refuses as it would."""
+        runtime, spec, _ = await self._planned(draft, caller)
+        return runtime, spec
+
+    async def _planned(self, draft: Draft, caller: Caller) -> tuple[Runtime, Spec, Draft]:
+        runtime, draft = await self._sourced(draft, caller)
+        isolation = runtime.capabilities.chosen(isolation_of(draft))
+        able = runtime.capabilities.of(isolation)
+        defaults = self._context.settings.defaults
+        asked = complete(draft, defaults, features=able.features, missing=able.missing)
+        owned = volumes.owned(asked.volumes, caller.owner)
+        spec = replace(asked, isolation=isolation, volumes=owned)
+        runtime.check(spec)
+        await self.vaults.check_restore(spec)
+        return runtime, spec, draft
+
     async def _sourced(self, draft: Draft, caller: Caller) -> tuple[Runtime, Draft]:
         """Who runs it; a snapshot's sandbox goes to where its files are."""
         if draft.snapshot_id is None:
             return self._context.runtimes.pick(draft), draft
-        snapshot = await self.snapshots.get(draft.snapshot_id)
+        template = is_template(draft.snapshot_id)
+        kept = self.templates if template else self.snapshots
+        snapshot = await kept.get(draft.snapshot_id)
         if not caller.sees(snapshot.owner):
-            raise snapshot_not_found(snapshot.id)
+            raise template_not_found(snapshot.id) if template else snapshot_not_found(snapshot.id)
+        if template:
+            draft = drawn(draft, snapshot)
         completed = restored(draft, snapshot)
         self._context.runtimes.named(snapshot.runtime)
         there = replace(completed, extensions={**completed.extensions, RUNTIME: snapshot.runtime})

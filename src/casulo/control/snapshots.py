@@ -65,7 +65,7 @@ class Snapshots:
             str(uuid.uuid4()), sandbox_id, spec, sandbox.runtime, accepted, now, name, sandbox.owner
         )
         await self._rows.insert(snapshot)
-        self._context.tasks.spawn(self._take(snapshot, ability), f"snapshot {snapshot.id}")
+        self._context.tasks.spawn(self._make(snapshot, ability), f"snapshot {snapshot.id}")
         return snapshot
 
     async def get(self, snapshot_id: str) -> Snapshot:
@@ -110,7 +110,15 @@ class Snapshots:
         for snapshot_id in [key for key, when in self._owed.items() if when <= now]:
             self._begin_delete(snapshot_id)
 
-    async def _take(self, snapshot: Snapshot, ability: Ability) -> None:
+    async def make(self, snapshot: Snapshot) -> None:
+        """Take a snapshot that is recorded as Creating; it is Ready or Failed when this returns."""
+        await self._make(snapshot, _ability(self._context.runtimes.named(snapshot.runtime)))
+
+    async def give_up(self, snapshot_id: str, reason: str, message: str) -> None:
+        """Something before `make` failed."""
+        await self._fail(snapshot_id, reason, message)
+
+    async def _make(self, snapshot: Snapshot, ability: Ability) -> None:
         try:
             await self._taken(snapshot, ability)
         except Exception as error:  # whatever failed, the row must not stay halfway

@@ -34,7 +34,7 @@ class Query:
 class SnapshotQuery:
     """One page of the snapshots that are of one sandbox, have one name, and are in any of `states`.
 
-    `owner` None means everybody's.
+    `owner` None means everybody's. With `templates` those that are one, and else the others.
     """
 
     sandbox_id: str | None = None
@@ -43,6 +43,7 @@ class SnapshotQuery:
     page: int = 1
     page_size: int = 20
     owner: str | None = None
+    templates: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from casulo.model.snapshot import Snapshot
+from casulo.model.template import PREFIX
 from casulo.store import codec, engine
 from casulo.store import sealed as sealing
 from casulo.store.query import Page, SnapshotQuery
@@ -105,7 +106,8 @@ def _list(connection: sa.Connection, query: SnapshotQuery) -> Page[Snapshot]:
 
 
 def _conditions(query: SnapshotQuery) -> list[sa.ColumnElement[bool]]:
-    found: list[sa.ColumnElement[bool]] = []
+    is_template = snapshots.c.id.startswith(PREFIX, autoescape=True)
+    found: list[sa.ColumnElement[bool]] = [is_template if query.templates else sa.not_(is_template)]
     if query.owner is not None:
         found.append(snapshots.c.owner == query.owner)
     if query.sandbox_id is not None:

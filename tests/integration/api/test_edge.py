@@ -123,8 +123,8 @@ def test_nulls_in_requests_are_accepted(client: httpx.Client) -> None:
         ({"image": None, "snapshotId": "s"}, 404, Code.SNAPSHOT_NOT_FOUND),
         (
             {"image": None, "entrypoint": None, "resourceLimits": None, "templateId": "t"},
-            501,
-            Code.TEMPLATE_NOT_SUPPORTED,
+            404,
+            Code.TEMPLATE_NOT_FOUND,
         ),
         ({"extensions": {"poolRef": "p"}}, 404, Code.POOL_NOT_FOUND),
         ({"networkPolicy": {}}, 400, Code.NOT_SUPPORTED),

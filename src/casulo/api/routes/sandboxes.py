@@ -16,9 +16,11 @@ from casulo.api.routes.context import context
 from casulo.api.routes.create import create_or_cancel
 from casulo.model.errors import Code, InvalidRequest, Unsupported
 from casulo.model.sandbox import EGRESS_PORT, EXECD_PORT, Handle
+from casulo.model.template import is_template
 from casulo.store.query import Page
 from casulo.store.query import Query as StoreQuery
 
+ORIGIN_HEADER = "OPEN-SANDBOX-ORIGIN"
 router = APIRouter(tags=["Sandboxes"])
 
 
@@ -150,7 +152,13 @@ async def get_endpoint(
         proxied=use_server_proxy,
         egress_token=state.tokens.of(sandbox_id) if policies else None,
     )
-    return respond.model(found)
+    return respond.model(found, headers=await _origin(request, sandbox_id))
+
+
+async def _origin(request: Request, sandbox_id: str) -> dict[str, str] | None:
+    """Tells clients that the sandbox began with a template."""
+    sandbox = await context(request).lifecycle.get(sandbox_id)
+    return {ORIGIN_HEADER: "template"} if is_template(sandbox.spec.snapshot_id) else None
 
 
 def _daemon(request: Request, sandbox_id: str, handle: Handle) -> wire.Endpoint:

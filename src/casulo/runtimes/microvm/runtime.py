@@ -35,19 +35,18 @@ from casulo.runtimes.base import Capabilities, ExitListener, Reality
 from casulo.runtimes.local import cgroups, roots, watch
 from casulo.runtimes.local.roots import Root, Roots
 from casulo.runtimes.local.snapshotshelf import SnapshotShelf
-from casulo.runtimes.microvm import clock, disks, ending, fchost, host, identity
+from casulo.runtimes.microvm import clock, disks, ending, host, identity, monitors
 from casulo.runtimes.microvm.folder import Folder, Folders, Parts
 from casulo.runtimes.microvm.machines import Machines
 from casulo.runtimes.microvm.networking import Networking
 from casulo.runtimes.microvm.pauses import MicrovmPause
 from casulo.runtimes.microvm.processes import is_alive
-from casulo.runtimes.microvm.qemu import Qemu
 from casulo.runtimes.microvm.settings import MicrovmSettings
 from casulo.runtimes.microvm.snapshots import MicrovmSnapshots
 from casulo.runtimes.microvm.spares import PREFIX, Spares
 from casulo.runtimes.microvm.store import Store
 from casulo.runtimes.microvm.templates import BUILDING, Recipe, Templates
-from casulo.runtimes.microvm.vmm import Hardware, Vmm
+from casulo.runtimes.microvm.vmm import Hardware
 from casulo.runtimes.policing import HostEgress, host_egress
 
 _MEMORY = (PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE)
@@ -142,17 +141,10 @@ class MicrovmRuntime:
         self._folders.prepare()
         self._network = Networking(self._instance, self._settings, run, self._policing)
         self._network.open(self._folders)
-        vmm = self._monitor(run / "nowhere")
+        vmm, self._why_no_kvm = monitors.chosen(self._settings, self._kernel, run / "nowhere")
         self._machines = Machines(self._folders, vmm, self._network.taps, self._settings.log_cap_bytes)
         self._templates = Templates(self._store, self._machines, self._settings.template_timeout_seconds)
         self._spares = Spares(self._templates, self._machines, self._settings.spare)
-
-    def _monitor(self, nowhere: Path) -> Vmm:
-        self._why_no_kvm = ""
-        if self._settings.monitor == "firecracker":
-            return fchost.driver(self._kernel)
-        accelerator, self._why_no_kvm = host.accelerator(self._settings.accelerator, self._kernel)
-        return Qemu(accelerator, nowhere, host.qemu_version())
 
     async def close(self) -> None:
         """Give back spare machines; sandboxes keep running."""
