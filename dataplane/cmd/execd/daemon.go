@@ -157,7 +157,9 @@ func (d *daemon) startUserCode(logFile *os.File) error {
 
 func (d *daemon) serve(listeners []net.Listener) {
 	d.server = &http.Server{
-		Handler: newTrimmer(d.services.router), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		Handler:           newTrimmer(d.services.activity.Track(d.services.router)),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
 	}
 	strict.Protect(d.server)
 	for _, listener := range listeners {

@@ -25,6 +25,7 @@ const spillLimit = 512 << 20
 // services are the parts of the API, registered on one router.
 type services struct {
 	router    *api.Router
+	activity  *api.Activity
 	terminals *pty.Service
 	// probes answers official clients; nil where somebody else does.
 	probes net.Listener
@@ -41,6 +42,8 @@ func newServices(d *daemon, listen []string) *services {
 	sessions := session.New(d.supervisor, d.env, store)
 	s.terminals = pty.New(d.supervisor, d.env, store)
 	commands.AlsoInterrupts(sessions.Interrupt)
+	s.activity = api.NewActivity()
+	s.router.Handle("GET "+api.ActivityPath, s.activity.Handler(commands.Running))
 	commands.Routes(s.router)
 	sessions.Routes(s.router)
 	s.terminals.Routes(s.router)

@@ -72,6 +72,13 @@ func (r *registry) relieve() {
 	}
 }
 
+// running counts those that have not ended.
+func (r *registry) running() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.commands) - len(r.ended)
+}
+
 func (r *registry) snapshot() []*Command {
 	r.mu.Lock()
 	defer r.mu.Unlock()

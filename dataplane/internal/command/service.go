@@ -132,3 +132,6 @@ func (c *Command) pump(stdio *output.Stdio) error {
 	c.pumps = append(c.pumps, errs)
 	return nil
 }
+
+// Running counts the commands that run.
+func (s *Service) Running() int { return s.registry.running() }

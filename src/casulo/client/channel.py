@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import quote, urlencode
@@ -24,18 +25,25 @@ class Channel:
         locate: Callable[[], Awaitable[Endpoint]],
         headers: Mapping[str, str],
         endpoint: Endpoint | None = None,
+        sleepy: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._transport = transport
         self._locate = locate
         self._headers = headers
         self._endpoint = endpoint
+        self._sleepy = sleepy
+        self._used = time.monotonic()
 
     def forget(self) -> None:
         """Look the endpoint up again before the next request; it may have moved."""
         self._endpoint = None
 
     async def endpoint(self) -> Endpoint:
-        """Where the daemon listens."""
+        """Where the daemon listens. Looking that up wakes a sandbox that may have fallen asleep meanwhile."""
+        patience, now = self._sleepy(), time.monotonic()
+        if patience is not None and now - self._used > patience / 2:
+            self.forget()
+        self._used = now
         if self._endpoint is None:
             self._endpoint = await self._locate()
         return self._endpoint

@@ -51,6 +51,7 @@ _GRACE = 5.0
 _DECIDED_BY_TEMPLATE = ("resourceLimits",)
 """What a request for a sandbox of a template may not even repeat."""
 
+_IDLE_PAUSE = "casulo.idle_pause_seconds"
 _FIRST_POLL = 0.01
 _SLOWEST_POLL = 0.25
 
@@ -79,6 +80,7 @@ class AsyncSandbox:
             lambda: client.endpoint(info.id, EXECD_PORT),
             client.connection.headers,
             endpoint,
+            lambda: _falls_asleep(self.info),
         )
         self.egress = AsyncEgress(client, info.id)
         self.vault = AsyncVault(client, info.id)
@@ -324,6 +326,12 @@ class AsyncSandbox:
                 )
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _SLOWEST_POLL)
+
+
+def _falls_asleep(info: SandboxInfo) -> float | None:
+    """After how many seconds without use the server pauses it, if it does."""
+    text = info.extensions.get(_IDLE_PAUSE, "")
+    return float(text) if text.isdigit() else None
 
 
 async def _source(

@@ -15,6 +15,7 @@ from functools import partial
 from casulo.control.context import Clock, Context, utc_now
 from casulo.control.events import Events, Kind
 from casulo.control.expiry import Expiry
+from casulo.control.idles import Idles
 from casulo.control.keys import Keys
 from casulo.control.pauses import Pauses
 from casulo.control.policies import Policies
@@ -46,6 +47,7 @@ from casulo.store.store import Store
 
 MAX_KEY_LENGTH = 255
 _CLOSE_SECONDS = 10.0
+_ASLEEP = (State.PAUSING, State.PAUSED, State.RESUMING)
 
 
 class Lifecycle:
@@ -70,7 +72,8 @@ class Lifecycle:
         self.snapshots = Snapshots(self._context, self.vaults)
         self.templates = Templates(self._context, self.snapshots, self._stops)
         self.pools = Pools(self._context, self._starts.admission, settings.pools)
-        chores = (self._stops.retry, self._reconciler.look_again, self.snapshots.retry)
+        self._idles = Idles(self._context, self._pauses.pause)
+        chores = (self._idles.look, self._stops.retry, self._reconciler.look_again, self.snapshots.retry)
         self._expiry = Expiry(self._context, self._stops, chores)
         self._renewals = Renewals(self._context, self._expiry)
         self._supervisors: list[asyncio.Task[None]] = []
@@ -96,6 +99,7 @@ class Lifecycle:
         await self.snapshots.recover()
         await self._reconciler.run()
         await self.templates.recover()
+        await self._idles.open()
         await self.pools.open()
         loop = asyncio.get_running_loop()
         self._supervisors = [
@@ -218,9 +222,8 @@ class Lifecycle:
                 f"port {port} does not exist", code=Code.INVALID_PORT, hint="ports are 1 to 65535"
             )
         sandbox = await self._context.get(sandbox_id)
-        if sandbox.status.state in (State.PAUSED, State.RESUMING) and resumes_on_access(
-            sandbox.spec.extensions
-        ):
+        self._idles.reached(sandbox)
+        if sandbox.status.state in _ASLEEP and resumes_on_access(sandbox.spec.extensions):
             sandbox = await self._pauses.wake(sandbox)
         return _reachable(sandbox)
 

@@ -66,7 +66,7 @@ class Pauses:
         """Resume it for somebody who wants to reach it; several who do wait for one resume."""
         task = self._waking.get(sandbox.id)
         if task is None:
-            if sandbox.status.state is not State.PAUSED:
+            if sandbox.status.state is State.RESUMING:
                 return sandbox  # somebody resumes it already, and not for us
             work = self._apply(sandbox.id, _RESUME, lambda ability: ability.resume)
             task = self._context.tasks.spawn(work, f"wake {sandbox.id}")

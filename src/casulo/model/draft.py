@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from casulo.model import labels, memory, quantities, volumes
+from casulo.model import idle, labels, memory, quantities, volumes
 from casulo.model.credentials import Credentials
 from casulo.model.errors import Code, InvalidRequest, Unsupported
 from casulo.model.policy import EGRESS_FEATURE, VAULT_FEATURE, NetworkPolicy
@@ -37,7 +37,7 @@ ISOLATED_SESSIONS = "bootstrap.execd.isolation"
 HOST_IMAGE = "host"
 
 AUTO_RESUME = "casulo.auto_resume"
-_OWN_EXTENSIONS = (ISOLATION, RUNTIME, DOCKER_RUNTIME, AUTO_RESUME, *memory.EXTENSIONS)
+_OWN_EXTENSIONS = (ISOLATION, RUNTIME, DOCKER_RUNTIME, AUTO_RESUME, idle.IDLE_PAUSE, *memory.EXTENSIONS)
 _RESOURCES = ("cpu", "memory", "pids", "shm", "disk", "gpu")
 ISOLATED_SESSIONS_FEATURE = "isolated_sessions"
 DOCKER_RUNTIME_FEATURE = "docker_runtime"
@@ -108,6 +108,7 @@ def complete(
     _check_env(draft.env)
     _check_extensions(draft.extensions)
     _check_sessions(draft.extensions, features, missing or {})
+    idle.check(draft.extensions, features, missing or {})
     memory.check(draft.extensions, bool(draft.volumes), features, missing or {})
     _check_docker_runtime(draft.extensions, features, missing or {})
     _check_timeout(draft.timeout_seconds, defaults.max_timeout_seconds)
