@@ -12,7 +12,7 @@ from casulo.api.proxy.headers import value_of
 from casulo.api.proxy.upstream import Headers
 from casulo.control.keys import Keys
 from casulo.model.errors import Code, Unauthenticated
-from casulo.model.keys import OPERATOR, Caller
+from casulo.model.keys import GUEST, OPERATOR, Caller
 
 HEADER = "OPEN-SANDBOX-API-KEY"
 OPEN_PATHS = frozenset({"/health", "/version", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
@@ -52,7 +52,12 @@ class KeyCheck:
 
         With the server's own key alone, browsers reach web ports without one, as clients expect.
         """
-        return self.caller(headers) if self._keys.exist else OPERATOR
+        try:
+            return self.caller(headers)
+        except Unauthenticated:
+            if self._keys.exist:
+                raise
+            return GUEST
 
 
 def note_caller(scope: AsgiScope, caller: Caller) -> None:

@@ -20,7 +20,7 @@ import structlog
 
 from casulo.control.vaultsettings import VaultSettings
 from casulo.model.errors import CasuloError, Code, Forbidden, InvalidRequest
-from casulo.model.keys import Caller, Scope
+from casulo.model.keys import GUEST, Caller, Scope
 from casulo.model.secret import Secret
 from casulo.model.vault import Source
 
@@ -51,6 +51,12 @@ class Sources:
         if source.type == "inline":
             return
         owners = self._settings.owners
+        if caller == GUEST:  # the token of a sandbox's port may be in many hands
+            raise Forbidden(
+                f"sources of the type {source.type} need the server's API key",
+                code=Code.VAULT_SOURCE,
+                hint="send it along in the header OPEN-SANDBOX-API-KEY",
+            )
         if not (caller.may(Scope.ADMIN) or caller.owner in owners or "*" in owners):
             raise Forbidden(
                 f"sources of the type {source.type} are not for the key {caller.name!r}",

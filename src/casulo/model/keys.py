@@ -115,6 +115,9 @@ class Caller:
 OPERATOR = Caller("the server's own key", "", frozenset({Scope.ADMIN}))
 """Who holds the server's own key, and everybody on a server without one."""
 
+GUEST = Caller("somebody without a key", "", frozenset({Scope.ADMIN}))
+"""Who reaches a sandbox's port through a server that asks for no key there: the port's own token decides."""
+
 
 def check_name(name: str) -> str:
     """`name` itself, or InvalidRequest."""

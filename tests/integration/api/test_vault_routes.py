@@ -196,6 +196,15 @@ def test_the_rule_can_be_turned_off(new_api: StartApi) -> None:
     assert route("POST", body=VAULT, headers={"X-Forwarded-For": "192.0.2.1"}).status_code == 201
 
 
+def test_sources_of_the_server_need_its_key(new_api: StartApi) -> None:
+    route = Route(with_egress(new_api(vault={"env": ["UNSET"]})))
+    vault = {"credentials": [{"name": "key", "source": {"type": "env", "name": "UNSET"}}]}
+    assert "need the server's API key" in (refused := route("POST", body=vault)).text
+    assert refused.status_code == 403
+    with_key = route("POST", body=vault, headers={"OPEN-SANDBOX-API-KEY": KEY})
+    assert with_key.status_code == 400 and "is not set" in with_key.text
+
+
 def test_the_audit_log_has_names_and_nothing_else(route: Route, vaults: Api) -> None:
     route("POST", body=VAULT)
     replaced = {"replace": [{"name": "key", "source": {"value": "other-s3cr3t"}}]}
