@@ -290,7 +290,7 @@ func TestPlainHTTP(t *testing.T) {
 	}
 	go func() { _ = plain.Serve(listener) }()
 	defer plain.Close()
-	s.serves = listener.Addr().(*net.TCPAddr).AddrPort()
+	s.serve(listener)
 	s.setSNI("")
 	s.bind(binding("b", `"hosts":["`+host+`"],"schemes":["http"],"paths":["/v1/*"]`, bearer))
 	c, err := net.Dial("tcp", s.entry.Addr().String())
@@ -356,7 +356,7 @@ func TestAServerThatSpeaksNoHTTPIsNotQuoted(t *testing.T) {
 		}
 	}()
 	s := recorder(t)
-	s.serves = listener.Addr().(*net.TCPAddr).AddrPort()
+	s.serve(listener)
 	s.setSNI("")
 	s.bind(binding("b", `"hosts":["`+host+`"],"schemes":["http"]`, bearer))
 	c, err := net.Dial("tcp", s.entry.Addr().String())

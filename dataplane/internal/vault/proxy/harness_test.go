@@ -101,7 +101,7 @@ type stage struct {
 	log     *audit.Log
 	path    string
 	server  *httptest.Server
-	serves  netip.AddrPort
+	address atomic.Pointer[netip.AddrPort]
 	entry   net.Listener
 	held    atomic.Pointer[vault.Vault]
 	policy  atomic.Pointer[policy.Policy]
@@ -125,7 +125,7 @@ func newStage(t testing.TB, handler http.Handler) *stage {
 	s.server.EnableHTTP2 = true
 	s.server.TLS = &tls.Config{Certificates: []tls.Certificate{s.outside.sign(t, host, "other.bound.test", "*.wild.test")}}
 	s.server.StartTLS()
-	s.serves = s.server.Listener.Addr().(*net.TCPAddr).AddrPort()
+	s.serve(s.server.Listener)
 	s.setPolicy(`{"defaultAction": "allow"}`)
 	s.setSNI(host)
 	if s.entry, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
@@ -141,6 +141,14 @@ func newStage(t testing.TB, handler http.Handler) *stage {
 	})
 	return s
 }
+
+// serve makes a listener the server to which the sandbox goes.
+func (s *stage) serve(listener net.Listener) {
+	address := listener.Addr().(*net.TCPAddr).AddrPort()
+	s.address.Store(&address)
+}
+
+func (s *stage) serves() netip.AddrPort { return *s.address.Load() }
 
 func (s *stage) setSNI(name string) { s.sni.Store(&name) }
 
@@ -160,7 +168,7 @@ func (s *stage) accept() {
 		}
 		go func() {
 			defer c.Close()
-			s.proxy.Serve(&Flow{Sandbox: "box", Client: c, Reader: c, Destination: s.serves, Name: *s.sni.Load(),
+			s.proxy.Serve(&Flow{Sandbox: "box", Client: c, Reader: c, Destination: s.serves(), Name: *s.sni.Load(),
 				Vault: s.held.Load, Begin: s.begin})
 		}()
 	}
@@ -171,7 +179,7 @@ func (s *stage) begin(q Query, cancel func()) (policy.Decision, func()) {
 	case s.cancels <- cancel:
 	default:
 	}
-	return s.policy.Load().Decide(&policy.World{}, policy.Query{Name: q.Name, Address: s.serves.Addr(), Port: s.serves.Port(),
+	return s.policy.Load().Decide(&policy.World{}, policy.Query{Name: q.Name, Address: s.serves().Addr(), Port: s.serves().Port(),
 		Protocol: policy.TCP, Request: &policy.Request{Method: q.Method, Path: q.Path}}), func() {}
 }
 
@@ -195,7 +203,7 @@ func (s *stage) bind(bindings string) {
 }
 
 func (s *stage) portText() string {
-	_, port, _ := net.SplitHostPort(s.serves.String())
+	_, port, _ := net.SplitHostPort(s.serves().String())
 	return port
 }
 

@@ -65,9 +65,13 @@ type tail struct {
 
 func (t *tail) Read(p []byte) (int, error) {
 	n, err := t.ReadCloser.Read(p)
-	if errors.Is(err, io.EOF) {
-		t.x.clean(t.of.Trailer)
+	if !errors.Is(err, io.EOF) {
+		return n, err
 	}
+	if cut := t.of.Request.Context().Err(); cut != nil { // a server may end in good order what we broke off
+		return n, cut
+	}
+	t.x.clean(t.of.Trailer)
 	return n, err
 }
 
