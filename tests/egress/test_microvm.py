@@ -39,12 +39,21 @@ async def reached(box: AsyncSandbox) -> list[bool]:
     return [(await box.commands.run(f"curl -sSf -m 20 http://{name}/", timeout=60)).ok for name in NAMES]
 
 
+async def injected(box: AsyncSandbox) -> bool:
+    said = await box.commands.run("curl -sS -m 30 https://other.test/headers 2>&1", timeout=90)
+    return "Bearer [REDACTED]" in said.stdout
+
+
 async def test_a_machine_reaches_what_its_policy_names(machines: Server, world: World) -> None:
     connection = Connection(machines.url, machines.api_key, request_timeout=microvm.SECONDS)
     script = "curl -sm 20 good.test >/root/good; curl -sm 5 other.test >/root/other; sleep 9999"
     async with AsyncClient(connection) as client:
         box = await AsyncSandbox.create(
-            "host", entrypoint=["sh", "-c", script], network_policy={"egress": RULES}, client=client
+            "host",
+            entrypoint=["sh", "-c", script],
+            network_policy={"egress": RULES},
+            credential_proxy=True,
+            client=client,
         )
         assert await reached(box) == [True, False]
         assert not (await box.commands.run(f"curl -sSf -m 5 http://{world.at(81)}/", timeout=60)).ok
@@ -55,6 +64,9 @@ async def test_a_machine_reaches_what_its_policy_names(machines: Server, world: 
         assert good > 0 and other == 0, done.stdout
         await box.egress.allow("other.test")
         assert await reached(box) == [True, True]
+        await box.vault.set("key", "s3cr3t-of-machines")
+        await box.vault.bind("other", "other.test", credential="key", redact_bodies=True)
+        assert await injected(box)
         await box.pause()
         await box.egress.deny("good.test")
         machines.crash()
@@ -63,8 +75,8 @@ async def test_a_machine_reaches_what_its_policy_names(machines: Server, world: 
     async with AsyncClient(connection) as client:
         box = await AsyncSandbox.connect(box.id, client=client)
         await box.resume()
-        assert await reached(box) == [False, True]
+        assert await reached(box) == [False, True] and await injected(box)
         copy = await AsyncSandbox.create(snapshot=await box.snapshot(), client=client)
-        assert await reached(copy) == [False, True]
+        assert await reached(copy) == [False, True] and await injected(copy)
         await copy.kill()
         await box.kill()
