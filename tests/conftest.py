@@ -16,7 +16,7 @@ import pytest
 from xdist.remote import Producer
 
 from support import engine as engines
-from support import microvm, sharing, unstable
+from support import microvm, postgres, sharing, unstable
 from support.engine import Engine
 from support.machine import CANNOT_RUN, cannot_run, why_no_local_runtime
 from support.server import Server
@@ -129,6 +129,15 @@ def fake_server(request: pytest.FixtureRequest) -> Iterator[Server]:
 def local_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """The server on the local runtime: real sandboxes."""
     yield from _session_server(request, "local")
+
+
+@pytest.fixture(scope="session")
+def database_server() -> Iterator[postgres.Postgres]:
+    """A PostgreSQL server."""
+    if reason := postgres.why_not():
+        cannot_run(reason)
+    with postgres.running() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from casulo.control.settings import (
     RenewIntentSettings,
     SandboxSettings,
     SnapshotSettings,
+    StoreSettings,
 )
 from casulo.control.vaultsettings import VaultSettings
 from casulo.images.settings import ImagesSettings
@@ -39,6 +40,7 @@ ENV_API_KEY = "OPENSANDBOX_SERVER_API_KEY"
 ENV_INSECURE = "OPENSANDBOX_INSECURE_SERVER"
 ENV_HOME = "CASULO_HOME"
 ENV_DOCKER_HOST = "DOCKER_HOST"
+ENV_POSTGRESQL = "OPENSANDBOX_STORE_POSTGRESQL_DSN"
 
 
 class _Table(BaseModel):
@@ -127,6 +129,7 @@ class Settings(_Table):
     """The whole configuration, frozen after it was read."""
 
     server: ServerSettings = ServerSettings()
+    store: StoreSettings = StoreSettings()
     proxy: ProxySettings = ProxySettings()
     sandbox: SandboxSettings = SandboxSettings()
     admission: AdmissionSettings = AdmissionSettings()
@@ -183,6 +186,7 @@ class Settings(_Table):
             admission=self.admission,
             pools=self.pools,
             data_dir=self.data_dir,
+            store=self.store,
             renew_intent=self.renew_intent,
             snapshot=self.snapshot,
             max_sandbox_timeout_seconds=self.server.max_sandbox_timeout_seconds,
@@ -222,8 +226,9 @@ def _overridden(tables: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, 
     engine = env.get(ENV_DOCKER_HOST)
     images = {"docker_host": engine} if engine else {}
     docker = {"host": engine} if engine else {}
+    store = {"url": env[ENV_POSTGRESQL]} if env.get(ENV_POSTGRESQL) else {}
     changed = dict(tables)
-    for name, changes in (("server", server), ("images", images), ("docker", docker)):
+    for name, changes in (("server", server), ("store", store), ("images", images), ("docker", docker)):
         given = tables.get(name, {})
         if changes and isinstance(given, Mapping):  # else validation says what is wrong with it
             changed[name] = {**given, **changes}

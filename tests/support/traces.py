@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import socket
+import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,6 +32,8 @@ class Traces:
     server_descriptors: int
     server_threads: int
     folders: int
+    packet_rules: int
+    plain_processes: int
 
     def growth(self, later: Traces) -> dict[str, int]:
         """How much more of each kind there is later."""
@@ -53,7 +57,26 @@ def count(server_pid: int, data_dir: Path) -> Traces:
         server_descriptors=sum(1 for _ in (server / "fd").iterdir()),
         server_threads=sum(1 for _ in (server / "task").iterdir()),
         folders=len(_folders(data_dir)) + len(_folders(run)),
+        packet_rules=_packet_rules(instance),
+        plain_processes=sum(1 for pid in pids() if _writes_below(pid, data_dir / "fake")),
     )
+
+
+def _packet_rules(instance: str) -> int:
+    """Lines of all tables of the packet filter that are this server's."""
+    if shutil.which("nft") is None:
+        return 0
+    listed = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, timeout=30)
+    lines = 0
+    for table in (line.split() for line in listed.stdout.splitlines() if f"casulo_{instance}" in line):
+        told = subprocess.run(["nft", "list", *table], capture_output=True, text=True, timeout=30)
+        lines += len(told.stdout.splitlines())
+    return lines
+
+
+def _writes_below(pid: int, place: Path) -> bool:
+    """Daemons of the fake runtime have no control group; they say what goes wrong into their folder."""
+    return str(_link(pid, "fd/2") or "").startswith(f"{place}/")
 
 
 def instance_of(data_dir: Path) -> str:

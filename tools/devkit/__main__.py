@@ -17,6 +17,7 @@ usage: ./dev COMMAND [ARGUMENTS]
   setup                 install what is missing on this machine, make .venv, compile the Go programs
   demo                  set up, then run examples/demo.py: a sandbox from start to end, with times
   test [ARGUMENTS]      set up, lint, Go tests, then pytest; arguments go to pytest (and skip lint and Go)
+  chaos [ARGUMENTS]     kill -9 at 30 random points of every operation, on every runtime; takes half an hour
   lint [--fix]          every static check; --fix formats and repairs what can be repaired
   bench NAME [--json]   one benchmark; without NAME their list
   build                 a wheel in dist/, proven by importing it in a clean environment
@@ -42,6 +43,13 @@ def test(arguments: Sequence[str]) -> None:
         # Most tests wait for something: two processes for two cores take little more than half the time.
         arguments = ["--numprocesses", "2", "--reruns", "1", "--reruns-delay", "2"]
     run([str(PYTHON), "-m", "pytest", *arguments])
+
+
+def chaos(arguments: Sequence[str]) -> None:
+    environment.set_up()
+    os.environ.setdefault("CASULO_CHAOS_ROUNDS", "30")
+    os.environ.setdefault("CASULO_CHAOS_KILLS", "30")
+    run([str(PYTHON), "-m", "pytest", "-s", "tests/chaos", *arguments])
 
 
 def lint(arguments: Sequence[str]) -> None:
@@ -70,6 +78,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "setup": setup,
     "demo": demo,
     "test": test,
+    "chaos": chaos,
     "lint": lint,
     "bench": bench,
     "build": make_wheel,

@@ -43,6 +43,11 @@ NEEDS = (
     Need(("mmdebstrap",), "mmdebstrap", "builds images of Debian packages"),
     Need(("docker-registry",), "docker-registry", "the registry that tests pull from"),
     Need(("/usr/bin/busybox", "/bin/busybox"), "busybox-static", "the program inside the tests' images"),
+    Need(
+        ("initdb", *sorted(str(path) for path in Path("/usr/lib/postgresql").glob("*/bin/initdb"))),
+        "postgresql",
+        "the database that several servers share, for tests",
+    ),
     Need(("dockerd",), "docker.io", "the engine of the Docker runtime's tests"),
     Need(("docker",), "docker.io", "speaks to that engine"),
     Need(("iptables",), "iptables", "dockerd refuses to start without it"),

@@ -15,6 +15,7 @@ from casulo.api.audit import AuditLog
 from casulo.api.auth import KeyCheck
 from casulo.api.edge import Edge
 from casulo.api.measures import Measures
+from casulo.api.peers import Peers
 from casulo.api.proxy.front import ProxyFront
 from casulo.api.record import Record
 from casulo.api.routes.context import Application
@@ -33,6 +34,7 @@ def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
     webhooks = Webhooks(settings.webhooks, lifecycle.events)
     record = Record(measures, AuditLog(settings.data_dir / audit.FILE) if settings.audit.enabled else None)
     tokens = Tokens(settings.data_dir)
+    peers = Peers(settings.proxy, lifecycle)
     proxy = ProxyFront(settings.proxy, lifecycle, tokens)
 
     @asynccontextmanager
@@ -41,6 +43,7 @@ def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
         yield
         await webhooks.close()
         proxy.close()
+        peers.close()
         record.close()
 
     app = FastAPI(
@@ -55,5 +58,5 @@ def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
     app.include_router(openapi.versioned_routes(), include_in_schema=False)
     app.openapi = openapi.schema  # type: ignore[method-assign]
     keys = KeyCheck(settings.server.api_key, lifecycle.keys)
-    app.add_middleware(Edge, keys=keys, proxy=proxy, record=record)
+    app.add_middleware(Edge, keys=keys, proxy=proxy, peers=peers, record=record)
     return app

@@ -21,6 +21,7 @@ from structlog.contextvars import bind_contextvars
 
 from casulo.api import cors, errors
 from casulo.api.auth import METRICS_PATH, OPEN_PATHS, KeyCheck, note_caller
+from casulo.api.peers import Peers
 from casulo.api.proxy.front import ProxyFront
 from casulo.api.proxy.headers import value_of
 from casulo.api.proxy.route import Target, target_of
@@ -36,11 +37,14 @@ _log = structlog.get_logger(__name__)
 class Edge:
     """Wraps the routes; `keys` decides who may call them."""
 
-    def __init__(self, app: ASGIApp, *, keys: KeyCheck, proxy: ProxyFront, record: Record) -> None:
+    def __init__(
+        self, app: ASGIApp, *, keys: KeyCheck, proxy: ProxyFront, peers: Peers, record: Record
+    ) -> None:
         self._app = app
         self._record = record
         self._keys = keys
         self._proxy = proxy
+        self._peers = peers
         self._clock = _Clock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,9 +84,13 @@ class Edge:
             return
         if target is None:
             self._identify(scope)
+        caller = None if target is None else self._guest(target, scope)
+        if await self._peers.http(scope, receive, answer):
+            return
+        if target is None or caller is None:
             await self._app(scope, receive, answer)
         else:
-            await self._proxy.http(target, self._guest(target, scope), scope, receive, answer)
+            await self._proxy.http(target, caller, scope, receive, answer)
 
     def _identify(self, scope: Scope) -> None:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
@@ -103,6 +111,8 @@ class Edge:
             return
         try:
             caller = self._guest(target, scope)
+            if await self._peers.websocket(scope, receive, send):
+                return
         except CasuloError as error:
             await self._proxy.refuse(receive, send, error)
         else:

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import secrets
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TextIO
 from casulo import __version__
 from casulo.model.errors import Code, Conflict, InvalidRequest
 
-LOCK, KEY, NOTE = "lock", "api-key", "server.json"
+LOCK, KEY, NOTE, IDENTITY = "lock", "api-key", "server.json", "server-id"
 
 
 class Home:
@@ -50,6 +51,15 @@ class Home:
                 hint="delete it, and the next start makes a new key",
             )
         return key
+
+    def identity(self) -> str:
+        """This server's name among those that share a store: made once, kept in the directory."""
+        path = self.path / IDENTITY
+        if not path.exists():
+            draft = path.with_suffix(".new")
+            draft.write_text(f"{socket.gethostname()[:40]}-{secrets.token_hex(4)}\n")
+            draft.replace(path)
+        return path.read_text().strip()
 
     def announce(self, url: str) -> None:
         """Leave a note by which clients on this machine find the server."""

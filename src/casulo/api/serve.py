@@ -42,10 +42,21 @@ def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises a typed error when the server cannot start."""
     logs.configure(settings.log)
     with instance.claimed(settings.data_dir) as home:
-        settings = _with_key(settings, home)
+        settings = _with_key(_checked(settings), home)
         listener = listen.open_socket(settings.server.host, settings.server.port)
         with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_main(settings, home, listener))
+
+
+def _checked(settings: Settings) -> Settings:
+    """Servers that share a store answer for each other, so they must know the same key."""
+    if settings.store.url and not settings.server.api_key and not settings.server.insecure:
+        raise InvalidRequest(
+            "[store] url is set and [server] api_key is not",
+            code=Code.INVALID_PARAMETER,
+            hint="servers that share a store need one key that is the same for all",
+        )
+    return settings
 
 
 def _with_key(settings: Settings, home: Home) -> Settings:
@@ -75,9 +86,9 @@ async def _main(settings: Settings, home: Home, listener: socket.socket) -> None
     assert task is not None
     with _on_signal(task.cancel):
         try:
-            async with _lifecycle(settings) as lifecycle:
+            url = listen.url_of(settings.server.host, listener)
+            async with _lifecycle(settings, home, url) as lifecycle:
                 server = _Server(server_config(settings, lifecycle), lambda: _announce(settings, home, url))
-                url = listen.url_of(settings.server.host, listener)
                 with _on_signal(server.stop):
                     await server.serve(sockets=[listener])
         except asyncio.CancelledError:
@@ -87,13 +98,12 @@ async def _main(settings: Settings, home: Home, listener: socket.socket) -> None
 
 
 @asynccontextmanager
-async def _lifecycle(settings: Settings) -> AsyncIterator[Lifecycle]:
+async def _lifecycle(settings: Settings, home: Home, url: str) -> AsyncIterator[Lifecycle]:
     """Store, runtimes and the service over them, open; closed in reverse."""
     runtimes = registry.build(settings.runtime.enabled, settings.runtime.default, _factories(settings))
-    # The lock on the data directory makes this process the database's only writer.
-    store = await Store.open(f"sqlite:///{settings.data_dir / 'casulo.db'}", exclusive=True)
+    store = await _store(settings, home)
     try:
-        lifecycle = Lifecycle(store, runtimes, settings.control)
+        lifecycle = Lifecycle(store, runtimes, settings.control, url=settings.store.advertise or url)
         try:
             await lifecycle.open()
             yield lifecycle
@@ -101,6 +111,13 @@ async def _lifecycle(settings: Settings) -> AsyncIterator[Lifecycle]:
             await lifecycle.close()
     finally:
         await store.close()
+
+
+async def _store(settings: Settings, home: Home) -> Store:
+    if settings.store.url:
+        return await Store.open(settings.store.url, here=home.identity())
+    # The lock on the data directory makes this process the database's only writer.
+    return await Store.open(f"sqlite:///{settings.data_dir / 'casulo.db'}", exclusive=True)
 
 
 def _factories(settings: Settings) -> dict[str, registry.Factory]:

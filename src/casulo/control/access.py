@@ -25,6 +25,7 @@ from casulo.model.template import Ordered, template_not_found
 from casulo.model.vault import Binding, Credential, Patch, Vault
 from casulo.runtimes.registry import Registry
 from casulo.store.query import Page, Query, SnapshotQuery
+from casulo.store.servers import Peer
 
 
 class Access:
@@ -71,6 +72,11 @@ class Access:
         self.caller.require(Scope.ADMIN)
         return self._lifecycle.keys
 
+    async def servers(self) -> list[Peer]:
+        """The servers that share the store, for those who run them."""
+        self.caller.require(Scope.ADMIN)
+        return await self._lifecycle.membership.servers()
+
     async def create(
         self, draft: Draft, *, idempotency_key: str | None = None, request_hash: str = ""
     ) -> Sandbox:
@@ -82,7 +88,7 @@ class Access:
 
     async def get(self, sandbox_id: str) -> Sandbox:
         """The sandbox; NotFound also when it is somebody else's."""
-        return await self.reach(sandbox_id, Scope.READ)
+        return await self._owned(sandbox_id, Scope.READ)
 
     async def list(self, query: Query) -> Page[Sandbox]:
         """One page of what the caller sees, newest first."""
@@ -124,10 +130,13 @@ class Access:
         return await self._lifecycle.endpoint(sandbox_id, port)
 
     async def reach(self, sandbox_id: str, scope: Scope) -> Sandbox:
-        """The sandbox, if the caller may do with it what `scope` says.
+        """The sandbox on this machine, if the caller may do with it what `scope` says."""
+        sandbox = await self._owned(sandbox_id, scope)
+        self._lifecycle.require_here(sandbox)
+        return sandbox
 
-        Whose it is comes first: a scope that lacks tells nothing about what others have.
-        """
+    async def _owned(self, sandbox_id: str, scope: Scope) -> Sandbox:
+        """Whose it is comes first: a scope that lacks tells nothing about what others have."""
         sandbox = await self._lifecycle.get(sandbox_id)
         if not self.caller.sees(sandbox.owner):
             raise sandbox_not_found(sandbox_id)

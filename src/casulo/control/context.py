@@ -14,7 +14,7 @@ from casulo.control.events import Event, Events, Kind
 from casulo.control.settings import ControlSettings
 from casulo.control.tasks import Locks, Tasks
 from casulo.control.transitions import moved
-from casulo.model.errors import sandbox_not_found
+from casulo.model.errors import Code, Conflict, sandbox_not_found
 from casulo.model.sandbox import Sandbox
 from casulo.model.states import State
 from casulo.runtimes.registry import Registry
@@ -48,12 +48,23 @@ class Context:
     locks: Locks = field(default_factory=Locks)
     starting: dict[str, Launch] = field(default_factory=dict)
     events: Events = field(default_factory=Events)
+    acts: Callable[[], bool] = lambda: True
+    """Whether this process may do something about sandboxes that nobody asked it for."""
 
     def tell(
         self, kind: Kind, sandbox: Sandbox, reason: str, stages: Mapping[str, float] | None = None
     ) -> None:
         """Let everybody who listens know what happened."""
         self.events.tell(Event(kind, sandbox, self.now(), reason, stages or {}))
+
+    def require_here(self, server: str, what: str) -> None:
+        """Conflict when it is on another server's machine, to which this one cannot reach."""
+        if server != self.store.here:
+            raise Conflict(
+                f"{what} is on the machine of the server {server}",
+                code=Code.SERVER_ELSEWHERE,
+                hint="ask that server; `GET /v1/servers` says where it is",
+            )
 
     async def get(self, sandbox_id: str) -> Sandbox:
         """The stored sandbox, or NotFound."""

@@ -56,6 +56,8 @@ class Expiry:
 
     async def _round(self) -> float:
         """Do what is due and return how long nothing will be."""
+        if not self._context.acts():
+            return RECHECK_SECONDS
         try:
             for sandbox in await self._context.store.due(self._context.now()):
                 await self._stops.expire(sandbox.id)

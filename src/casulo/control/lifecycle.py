@@ -17,6 +17,7 @@ from casulo.control.events import Events, Kind
 from casulo.control.expiry import Expiry
 from casulo.control.idles import Idles
 from casulo.control.keys import Keys
+from casulo.control.membership import Membership
 from casulo.control.pauses import Pauses
 from casulo.control.policies import Policies
 from casulo.control.pools import Pools
@@ -58,7 +59,13 @@ class Lifecycle:
     """
 
     def __init__(
-        self, store: Store, runtimes: Registry, settings: ControlSettings, *, now: Clock = utc_now
+        self,
+        store: Store,
+        runtimes: Registry,
+        settings: ControlSettings,
+        *,
+        now: Clock = utc_now,
+        url: str = "",
     ) -> None:
         self._context = Context(store, runtimes, settings, now)
         self.keys = Keys(store, now)
@@ -76,6 +83,9 @@ class Lifecycle:
         chores = (self._idles.look, self._stops.retry, self._reconciler.look_again, self.snapshots.retry)
         self._expiry = Expiry(self._context, self._stops, chores)
         self._renewals = Renewals(self._context, self._expiry)
+        beats = (self.keys.refresh, self.pools.refresh)
+        self.membership = Membership(store, url, settings.store.lease_seconds, beats)
+        self._context.acts = lambda: self.membership.acts
         self._supervisors: list[asyncio.Task[None]] = []
 
     @property
@@ -93,6 +103,7 @@ class Lifecycle:
 
         Unsupported says why the default runtime cannot work on this host.
         """
+        await self.membership.open()
         await self.vaults.open()
         await self._context.runtimes.open(self._exited, self._reconciler.changed)
         await self.keys.refresh()
@@ -118,11 +129,27 @@ class Lifecycle:
         await self.pools.close()
         await self._context.tasks.close(_CLOSE_SECONDS + self._context.settings.sandbox.stop_grace_seconds)
         await self._context.runtimes.close()
+        await self.membership.close()
 
     @property
     def events(self) -> Events:
         """What happens to sandboxes, for those who want to be told."""
         return self._context.events
+
+    @property
+    def here(self) -> str:
+        """This server's name among those that share its store; empty where there is only one."""
+        return self._context.store.here
+
+    def require_here(self, sandbox: Sandbox) -> None:
+        """Conflict for a sandbox on another server's machine."""
+        self._context.require_here(sandbox.server, f"sandbox {sandbox.id}")
+
+    async def place_of(self, kind: str, item_id: str) -> str | None:
+        """Which server has a sandbox or snapshot (`kind`, plural) on its machine; None: there is none."""
+        rows = self._context.store.snapshots if kind == "snapshots" else self._context.store
+        found = await rows.get(item_id)
+        return None if found is None else found.server
 
     async def counts(self) -> dict[tuple[str, str], int]:
         """How many sandboxes there are, by runtime and state."""
@@ -269,6 +296,7 @@ class Lifecycle:
             raise template_not_found(snapshot.id) if template else snapshot_not_found(snapshot.id)
         if template:
             draft = drawn(draft, snapshot)
+        self._context.require_here(snapshot.server, f"snapshot {snapshot.id}")
         completed = restored(draft, snapshot)
         self._context.runtimes.named(snapshot.runtime)
         there = replace(completed, extensions={**completed.extensions, RUNTIME: snapshot.runtime})
@@ -285,6 +313,7 @@ class Lifecycle:
             expires_at=ends_at(now, spec.timeout_seconds),
             runtime=runtime.name,
             owner=owner,
+            server=self._context.store.here,
         )
 
     async def _earlier(self, claim: Claim, request_hash: str) -> Sandbox | None:

@@ -73,14 +73,32 @@ class Pools:
         """Begin to fill the pools of the store and of the configuration."""
         stored = await self._context.store.pools.all()
         for pool in (*stored, *self._configured()):
-            try:
-                self._lines[pool.name] = self._line(pool)
-            except CasuloError as error:  # a pool that cannot be has no say in whether the server starts
-                _log.error("pool.unusable", pool=pool.name, error=str(error))
+            self._adopt_line(pool)
         for sandbox in await self._context.store.all():
             self._note_use(sandbox)
         self._context.events.listen(self._note)
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="pools")
+
+    async def refresh(self) -> None:
+        """See what other servers of the same store did to its pools."""
+        stored = {pool.name: pool for pool in await self._context.store.pools.all()}
+        for name, kept in list(self._lines.items()):
+            if name not in stored and not kept.pool.fixed and name != _IMPLICIT:
+                del self._lines[name]
+                self._begin_to_give_up(self._members.of(name))
+        for pool in stored.values():
+            line = self._lines.get(pool.name)
+            if line is None or line.pool.template != pool.template:
+                self._adopt_line(pool)
+            elif not line.pool.fixed:
+                line.pool = pool
+        self._changed.set()
+
+    def _adopt_line(self, pool: Pool) -> None:
+        try:
+            self._lines[pool.name] = self._line(pool)
+        except CasuloError as error:  # a pool that cannot be has no say in what else this server does
+            _log.error("pool.unusable", pool=pool.name, error=str(error))
 
     async def close(self) -> None:
         """Stop filling, and give up all members."""

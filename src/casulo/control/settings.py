@@ -150,6 +150,21 @@ class PoolsSettings(BaseModel):
     named: Mapping[str, PoolSettings] = Field(default_factory=dict)
 
 
+class StoreSettings(BaseModel):
+    """`[store]`: where rows are kept. Without a `url` that is a file in the data directory."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str | None = Field(default=None, pattern="^postgres(ql)?://", repr=False)
+    """A PostgreSQL database; several servers may share it."""
+
+    advertise: str | None = Field(default=None, pattern="^http://[^/]+$")
+    """Where the other servers reach this one; by default the address on which it listens."""
+
+    lease_seconds: float = Field(default=15, ge=1)
+    """So long a server that was killed is waited for before another process may act in its place."""
+
+
 class ControlSettings(BaseModel):
     """All that the lifecycle service is told."""
 
@@ -158,6 +173,7 @@ class ControlSettings(BaseModel):
     sandbox: SandboxSettings = SandboxSettings()
     admission: AdmissionSettings = AdmissionSettings()
     data_dir: Path = Path("/")
+    store: StoreSettings = StoreSettings()
     renew_intent: RenewIntentSettings = RenewIntentSettings()
     snapshot: SnapshotSettings = SnapshotSettings()
     pools: PoolsSettings = PoolsSettings()

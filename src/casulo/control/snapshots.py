@@ -61,8 +61,9 @@ class Snapshots:
         now = self._context.now()
         accepted = SnapshotStatus(SnapshotState.CREATING, SnapshotReason.ACCEPTED, "", now)
         spec = replace(sandbox.spec, env={})  # which may be secret, and which no restore takes over
+        here = self._context.store.here
         snapshot = Snapshot(
-            str(uuid.uuid4()), sandbox_id, spec, sandbox.runtime, accepted, now, name, sandbox.owner
+            str(uuid.uuid4()), sandbox_id, spec, sandbox.runtime, accepted, now, name, sandbox.owner, here
         )
         await self._rows.insert(snapshot)
         self._context.tasks.spawn(self._make(snapshot, ability), f"snapshot {snapshot.id}")
@@ -171,7 +172,7 @@ class Snapshots:
     async def _delete(self, snapshot_id: str) -> None:
         try:
             snapshot = await self.get(snapshot_id)
-            await _ability(self._context.runtimes.named(snapshot.runtime)).remove(snapshot_id)
+            await self._remove(_ability(self._context.runtimes.named(snapshot.runtime)), snapshot_id)
             await self._rows.remove(snapshot_id)
         except NotFound:
             self._owed.pop(snapshot_id, None)
@@ -182,6 +183,11 @@ class Snapshots:
             raise _undeleted(snapshot_id, error) from error
         self._owed.pop(snapshot_id, None)
         _log.info("snapshot.removed", snapshot=snapshot_id)
+
+    async def _remove(self, ability: Ability, snapshot_id: str) -> None:
+        """One at a time: what a restart removes as a stranger, a caller may delete at the same moment."""
+        async with self._context.locks.hold(f"snapshot {snapshot_id}"):
+            await ability.remove(snapshot_id)
 
     async def _compare(
         self, runtime: Runtime, ability: Ability, ready: dict[str, Snapshot], kept: set[str]
@@ -195,7 +201,7 @@ class Snapshots:
         for snapshot_id in traces - kept:
             _log.warning("snapshot.stranger", snapshot=snapshot_id, runtime=runtime.name)
             name = f"remove stranger {snapshot_id}"
-            self._context.tasks.spawn(ability.remove(snapshot_id), name)
+            self._context.tasks.spawn(self._remove(ability, snapshot_id), name)
         for snapshot_id in ready.keys() - traces:
             if ready[snapshot_id].runtime == runtime.name:
                 await self._fail(snapshot_id, SnapshotReason.LOST, "its files are gone from this machine")

@@ -127,3 +127,5 @@ class Sandbox:
     exit: Exit | None = None
     owner: str = ""
     """Whose it is, as API keys name their owners; empty for the server's own key."""
+    server: str = ""
+    """Which of the servers that share a store has it on its machine; empty where there is only one."""

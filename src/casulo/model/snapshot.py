@@ -72,6 +72,8 @@ class Snapshot:
     created_at: datetime
     name: str = ""
     owner: str = ""
+    server: str = ""
+    """As with sandboxes."""
 
 
 def moved(

@@ -17,6 +17,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -337,8 +338,15 @@ def _end(pid: int, started: int) -> None:
         processtree.kill(pid)
     if not watch.await_end(pid, started, _END_SECONDS):
         raise RuntimeFailure(f"process {pid} does not end", code=Code.SANDBOX_DELETE_FAILED)
-    with contextlib.suppress(ChildProcessError):  # it may have ended unseen, as a child of ours
-        os.waitpid(pid, os.WNOHANG)
+    _reap(pid)
+
+
+def _reap(pid: int) -> None:
+    """It may have ended unseen, as a child of ours. Until its last thread is gone it cannot be reaped."""
+    deadline = time.monotonic() + _END_SECONDS
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+            time.sleep(0.002)
 
 
 def _process_of(handle: Handle) -> tuple[int, int]:

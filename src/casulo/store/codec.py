@@ -51,6 +51,7 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
         "handle": dump(Handle, sandbox.handle),
         "exit": dump(Exit, sandbox.exit),
         "owner": sandbox.owner,
+        "server": sandbox.server,
         "cpu_millis": sandbox.spec.resources.cpu_millis,
         "memory_bytes": sandbox.spec.resources.memory_bytes,
         "disk_bytes": sandbox.spec.resources.disk_bytes or 0,
@@ -71,6 +72,7 @@ def from_row(row: RowMapping) -> Record:
         handle=load(Handle, row["handle"]),
         exit=load(Exit, row["exit"]),
         owner=row["owner"],
+        server=row["server"],
     )
     return Record(sandbox, row["version"])
 
@@ -89,6 +91,7 @@ def to_snapshot_row(snapshot: Snapshot) -> dict[str, Any]:
         "runtime": snapshot.runtime,
         "spec": dump(Spec, snapshot.spec),
         "owner": snapshot.owner,
+        "server": snapshot.server,
     }
 
 
@@ -104,6 +107,7 @@ def from_snapshot_row(row: RowMapping) -> Snapshot:
         created_at=from_micros(row["created_at"]),
         name=row["name"],
         owner=row["owner"],
+        server=row["server"],
     )
 
 

@@ -23,10 +23,13 @@ _WRITES = "casulo_writes"
 def connect(url: str) -> sa.Connection:
     """The one connection of a store. A new SQLite file is readable by its owner only."""
     parsed = sa.make_url(url)
+    if parsed.drivername in ("postgresql", "postgres"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
     sqlite = parsed.get_backend_name() == "sqlite"
     if sqlite and parsed.database:
         os.close(os.open(parsed.database, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-    engine = sa.create_engine(parsed)
+    # One that lies idle may be cut by whatever is in between; asking first costs a round trip.
+    engine = sa.create_engine(parsed, pool_pre_ping=not sqlite)
     if sqlite:
         sa.event.listen(engine, "connect", _prepare)
         sa.event.listen(engine, "begin", _begin)

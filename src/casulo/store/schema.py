@@ -34,6 +34,7 @@ sandboxes = sa.Table(
     sa.Column("cpu_millis", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("memory_bytes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("disk_bytes", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("server", sa.String(64), nullable=False, server_default=""),
     sa.Index("ix_sandboxes_newest", "created_at", "id"),
     sa.Index("ix_sandboxes_expires_at", "expires_at"),
     sa.Index("ix_sandboxes_owner", "owner"),
@@ -87,6 +88,7 @@ snapshots = sa.Table(
     sa.Column("runtime", sa.String(32), nullable=False),
     sa.Column("spec", sa.JSON, nullable=False),
     sa.Column("owner", sa.String(64), nullable=False, server_default=""),
+    sa.Column("server", sa.String(64), nullable=False, server_default=""),
     sa.Index("ix_snapshots_newest", "created_at", "id"),
     sa.Index("ix_snapshots_sandbox", "sandbox_id"),
 )
@@ -123,4 +125,24 @@ sealed = sa.Table(
     sa.Column("revision", sa.BigInteger, nullable=False),
     sa.Column("key_id", sa.String(16), nullable=False),
     sa.Column("content", sa.LargeBinary, nullable=False),
+)
+
+servers = sa.Table(
+    "servers",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("url", sa.String(255), nullable=False),
+    sa.Column("holder", sa.String(64), nullable=False),
+    sa.Column("lease_until", sa.BigInteger, nullable=False),
+)
+
+outbox = sa.Table(
+    "webhook_outbox",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("receiver", sa.String(64), nullable=False),
+    sa.Column("server", sa.String(64), nullable=False),
+    sa.Column("serial", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("ix_webhook_outbox_order", "server", "receiver", "serial"),
 )

@@ -25,8 +25,9 @@ SnapshotChange = Callable[[Snapshot], Snapshot]
 class SnapshotRows:
     """The store's part that `control` keeps snapshots in."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, here: str) -> None:
         self._call = call
+        self._here = here
 
     async def insert(self, snapshot: Snapshot) -> None:
         """Record a new one."""
@@ -52,8 +53,8 @@ class SnapshotRows:
         return page
 
     async def all(self) -> tuple[Snapshot, ...]:
-        """Every row, oldest first."""
-        rows: tuple[Snapshot, ...] = await self._call(_all)
+        """Every row of this server, oldest first."""
+        rows: tuple[Snapshot, ...] = await self._call(_all, self._here)
         return rows
 
 
@@ -119,7 +120,8 @@ def _conditions(query: SnapshotQuery) -> list[sa.ColumnElement[bool]]:
     return found
 
 
-def _all(connection: sa.Connection) -> tuple[Snapshot, ...]:
-    oldest_first = sa.select(snapshots).order_by(snapshots.c.created_at, snapshots.c.id)
+def _all(connection: sa.Connection, here: str) -> tuple[Snapshot, ...]:
+    ours = sa.select(snapshots).where(snapshots.c.server == here)
+    oldest_first = ours.order_by(snapshots.c.created_at, snapshots.c.id)
     with connection.begin():
         return tuple(codec.from_snapshot_row(row) for row in connection.execute(oldest_first).mappings())

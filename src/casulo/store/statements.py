@@ -11,11 +11,14 @@ from casulo.store.schema import claims, labels, sandboxes, tombstones
 
 _id: sa.BindParameter[str] = sa.bindparam("sandbox_id")
 _live = sandboxes.c.state != State.STOPPING.value
+_here = sandboxes.c.server == sa.bindparam("here")
 
 READ = sa.select(sandboxes).where(sandboxes.c.id == _id)
-READ_ALL = sa.select(sandboxes).order_by(sandboxes.c.created_at, sandboxes.c.id)
-COUNTS = sa.select(sandboxes.c.runtime, sandboxes.c.state, sa.func.count().label("number")).group_by(
-    sandboxes.c.runtime, sandboxes.c.state
+READ_ALL = sa.select(sandboxes).where(_here).order_by(sandboxes.c.created_at, sandboxes.c.id)
+COUNTS = (
+    sa.select(sandboxes.c.runtime, sandboxes.c.state, sa.func.count().label("number"))
+    .where(_here)
+    .group_by(sandboxes.c.runtime, sandboxes.c.state)
 )
 INSERT = sa.insert(sandboxes)
 REPLACE = (
@@ -27,10 +30,10 @@ DELETE = sa.delete(sandboxes).where(sandboxes.c.id == _id)
 
 DUE = (
     sa.select(sandboxes)
-    .where(sandboxes.c.expires_at <= sa.bindparam("now"), _live)
+    .where(sandboxes.c.expires_at <= sa.bindparam("now"), _live, _here)
     .order_by(sandboxes.c.expires_at)
 )
-NEXT_DUE = sa.select(sa.func.min(sandboxes.c.expires_at)).where(_live)
+NEXT_DUE = sa.select(sa.func.min(sandboxes.c.expires_at)).where(_live, _here)
 
 INSERT_LABELS = sa.insert(labels)
 DELETE_LABELS = sa.delete(labels).where(labels.c.sandbox_id == _id)

@@ -23,10 +23,12 @@ from casulo.model.sandbox import Exit, Sandbox
 from casulo.store import codec, engine, keys, migrations
 from casulo.store import sealed as sealing
 from casulo.store import statements as sql
+from casulo.store.outbox import Outbox
 from casulo.store.pools import PoolRows
 from casulo.store.query import Claim, Page, Query, Record, Tombstone
 from casulo.store.schema import labels, sandboxes
 from casulo.store.sealed import SealedRows
+from casulo.store.servers import ServerRows
 from casulo.store.snapshots import SnapshotRows
 
 T = TypeVar("T")
@@ -37,25 +39,32 @@ Change = Callable[[Sandbox], Sandbox]
 class Store:
     """All of it; `control` is the only user. Open with `await Store.open(url)`."""
 
-    def __init__(self, connection: sa.Connection, thread: ThreadPoolExecutor, exclusive: bool) -> None:
+    def __init__(
+        self, connection: sa.Connection, thread: ThreadPoolExecutor, exclusive: bool, here: str
+    ) -> None:
+        self.here = here
         self._connection = connection
         self._thread = thread
-        self.snapshots = SnapshotRows(self._call)
+        self.snapshots = SnapshotRows(self._call, here)
+        self.servers = ServerRows(self._call)
+        self.outbox = Outbox(self._call, here)
         self.pools = PoolRows(self._call)
         self.sealed = SealedRows(self._call)
         # What the only writer wrote last is what a read would find. The store's thread changes it.
         self._latest: dict[str, Sandbox] | None = {} if exclusive else None
 
     @classmethod
-    async def open(cls, url: str, *, exclusive: bool = False) -> Self:
+    async def open(cls, url: str, *, exclusive: bool = False, here: str = "") -> Self:
         """Connect, bring the schema up to date. `url` is SQLAlchemy's, e.g. sqlite:////path/file.
 
         `exclusive` promises that nobody else writes to it; single sandboxes are then read from memory.
+        `here` is this server's name among those that share the store: what is due, or to be reconciled,
+        or counted, is only what is on its own machine.
         """
         thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         try:
             loop = asyncio.get_running_loop()
-            return cls(await loop.run_in_executor(thread, _connected, url), thread, exclusive)
+            return cls(await loop.run_in_executor(thread, _connected, url), thread, exclusive, here)
         except BaseException:
             thread.shutdown(wait=False)
             raise
@@ -93,20 +102,20 @@ class Store:
         return await self._call(_list, query)
 
     async def all(self) -> tuple[Sandbox, ...]:
-        """Every row, oldest first."""
-        return await self._call(_all)
+        """Every row of this server, oldest first."""
+        return await self._call(_all, self.here)
 
     async def counts(self) -> dict[tuple[str, str], int]:
         """How many rows there are, by runtime and state."""
-        return await self._call(_counts)
+        return await self._call(_counts, self.here)
 
     async def due(self, now: datetime) -> tuple[Sandbox, ...]:
         """Sandboxes whose time has come and which nobody is stopping yet, longest overdue first."""
-        return await self._call(_due, now)
+        return await self._call(_due, now, self.here)
 
     async def next_due(self) -> datetime | None:
         """When the next sandbox ends by itself; None when none will."""
-        return await self._call(_next_due)
+        return await self._call(_next_due, self.here)
 
     async def claim(self, key: str) -> Claim | None:
         """Who used an idempotency key."""
@@ -303,26 +312,27 @@ def _conditions(query: Query) -> list[sa.ColumnElement[bool]]:
     return found
 
 
-def _all(connection: sa.Connection) -> tuple[Sandbox, ...]:
+def _all(connection: sa.Connection, here: str) -> tuple[Sandbox, ...]:
     with connection.begin():
-        rows = connection.execute(sql.READ_ALL).mappings()
+        rows = connection.execute(sql.READ_ALL, {"here": here}).mappings()
         return tuple(codec.from_row(row).sandbox for row in rows)
 
 
-def _counts(connection: sa.Connection) -> dict[tuple[str, str], int]:
+def _counts(connection: sa.Connection, here: str) -> dict[tuple[str, str], int]:
     with connection.begin():
-        return {(row.runtime, row.state): row.number for row in connection.execute(sql.COUNTS)}
+        found = connection.execute(sql.COUNTS, {"here": here})
+        return {(row.runtime, row.state): row.number for row in found}
 
 
-def _due(connection: sa.Connection, now: datetime) -> tuple[Sandbox, ...]:
+def _due(connection: sa.Connection, now: datetime, here: str) -> tuple[Sandbox, ...]:
     with connection.begin():
-        rows = connection.execute(sql.DUE, {"now": codec.to_micros(now)}).mappings()
+        rows = connection.execute(sql.DUE, {"now": codec.to_micros(now), "here": here}).mappings()
         return tuple(codec.from_row(row).sandbox for row in rows)
 
 
-def _next_due(connection: sa.Connection) -> datetime | None:
+def _next_due(connection: sa.Connection, here: str) -> datetime | None:
     with connection.begin():
-        first = connection.scalar(sql.NEXT_DUE)
+        first = connection.scalar(sql.NEXT_DUE, {"here": here})
     return None if first is None else codec.from_micros(first)
 
 

@@ -41,9 +41,15 @@ def in_state(found: Sandbox, state: State) -> Sandbox:
     return replace(found, status=replace(found.status, state=state))
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        return request.getfixturevalue("database_server").database()
     return f"sqlite:///{tmp_path / 'casulo.db'}"
+
+
+only_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+"""What SQLite alone has: a file."""
 
 
 @pytest.fixture
@@ -92,6 +98,7 @@ async def test_it_survives_closing(url: str) -> None:
     await second.close()
 
 
+@only_sqlite
 async def test_only_its_owner_may_read_the_file(store: Store, tmp_path: Path) -> None:
     await store.insert(sandbox(1))
     for file in tmp_path.iterdir():
@@ -218,6 +225,7 @@ async def test_a_key_can_be_released_at_once(store: Store) -> None:
     assert await store.claim("key") is None
 
 
+@only_sqlite
 async def test_rows_of_a_newer_and_an_older_server_can_be_read(store: Store, tmp_path: Path) -> None:
     await store.insert(sandbox(1))
     with sqlite3.connect(tmp_path / "casulo.db") as other:
@@ -229,6 +237,7 @@ async def test_rows_of_a_newer_and_an_older_server_can_be_read(store: Store, tmp
     assert (found.spec.extensions, found.spec.isolation) == ({}, Isolation.AUTO)
 
 
+@only_sqlite
 async def test_a_database_that_cannot_be_written_is_told_as_such(store: Store, tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "casulo.db")
     other.execute("DROP TABLE sandboxes")
@@ -254,6 +263,7 @@ def test_the_newest_revision_is_the_one_that_is_named() -> None:
     assert ScriptDirectory.from_config(config).get_heads() == [migrations.HEAD]
 
 
+@only_sqlite
 async def test_a_database_of_a_newer_server_is_refused_untouched(url: str, tmp_path: Path) -> None:
     await (await Store.open(url)).close()
     other = sqlite3.connect(tmp_path / "casulo.db")
@@ -266,6 +276,7 @@ async def test_a_database_of_a_newer_server_is_refused_untouched(url: str, tmp_p
     other.close()
 
 
+@only_sqlite
 async def test_sqlite_is_told_to_be_quick_and_safe(url: str) -> None:
     connection = engine.connect(url)
     wanted = {"journal_mode": "wal", "synchronous": 1, "busy_timeout": 5000, "foreign_keys": 1}

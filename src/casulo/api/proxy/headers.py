@@ -38,12 +38,17 @@ PRIVATE = frozenset(
 )
 """Meant for this server, or for whoever is in front of it; never for a program in a sandbox."""
 
+PASSED_ON = b"casulo-passed-on"
+"""Marks a request that another server of the same store has sent on."""
+
 _TOKEN = TOKEN_HEADER.lower().encode()
 
 
 def for_sandbox(scope: Scope, route: Route, *, without: Iterable[bytes] = ()) -> Headers:
     """The request's headers as the sandbox gets them: order, number and bytes kept."""
     headers: Headers = scope["headers"]
+    if route.to_server:
+        return _for_server(headers, without)
     dropped = HOP_BY_HOP | PRIVATE | named_in_connection(headers) | frozenset(without)
     if route.token is not None:
         dropped |= {_TOKEN}
@@ -56,6 +61,12 @@ def for_sandbox(scope: Scope, route: Route, *, without: Iterable[bytes] = ()) ->
     if route.token is not None:
         passed.append((TOKEN_HEADER.encode(), route.token))
     return passed
+
+
+def _for_server(headers: Headers, without: Iterable[bytes]) -> Headers:
+    """As they came, and the mark that keeps two servers from sending a request to and fro."""
+    dropped = HOP_BY_HOP | named_in_connection(headers) | {b"host", PASSED_ON} | frozenset(without)
+    return [*((name, value) for name, value in headers if name.lower() not in dropped), (PASSED_ON, b"1")]
 
 
 def _forwarded(scope: Scope, headers: Headers) -> Headers:

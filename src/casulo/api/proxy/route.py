@@ -52,12 +52,14 @@ class Route:
     prefix: bytes
     token: bytes | None
     """The daemon's token, added by the server; None where the caller must bring it."""
+    to_server: bool = False
+    """Whether another server of the same store answers: it gets the request as it came, key included."""
 
 
 def target_of(scope: Scope) -> Target | None:
     """The target if it is a proxy route, else None."""
     root = scope.get("root_path", "").encode()
-    match = _ROUTE.fullmatch(_raw(scope).removeprefix(root))
+    match = _ROUTE.fullmatch(raw_target(scope).removeprefix(root))
     if match is None:
         return None
     prefix, sandbox_id, port, rest = match.groups()
@@ -65,7 +67,8 @@ def target_of(scope: Scope) -> Target | None:
     return Target(root + prefix, unquote(sandbox_id.decode("latin-1")), int(port[:6]), rest)
 
 
-def _raw(scope: Scope) -> bytes:
+def raw_target(scope: Scope) -> bytes:
+    """Path and query as the request line had them."""
     target: bytes = (scope.get("extensions") or {}).get(TARGET_EXTENSION, {}).get("raw", b"")
     if target.startswith(b"/"):
         return target

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
 
 from casulo import __version__
 from casulo.api import wire
@@ -22,6 +23,20 @@ _OTHER = "isolation."
 
 v1_router = APIRouter(tags=["Server"])
 """Served below `/v1` only."""
+
+
+class ServerInfo(BaseModel):
+    """One of the servers that share a store."""
+
+    id: str
+    url: str
+    alive: bool
+
+
+class ServerList(BaseModel):
+    """All of them."""
+
+    items: list[ServerInfo]
 
 
 @open_router.get("/health", response_model=wire.Health)
@@ -42,6 +57,14 @@ async def capabilities(request: Request) -> Response:
     registry = context(request).lifecycle.runtimes
     runtimes = [_report(runtime, runtime is registry.default) for runtime in registry.opened.values()]
     return respond.model(wire.CapabilityReport(version=__version__, runtimes=runtimes))
+
+
+@v1_router.get("/servers", response_model=ServerList, responses=respond.errors(403))
+async def servers(request: Request) -> Response:
+    """The servers that share this one's store; none where it has a store of its own."""
+    found = await context(request).lifecycle.servers()
+    items = [ServerInfo(id=each.id, url=each.url, alive=each.alive) for each in found]
+    return respond.model(ServerList(items=items))
 
 
 def _report(runtime: Runtime, default: bool) -> wire.RuntimeReport:

@@ -10,12 +10,17 @@ import sqlalchemy as sa
 
 from casulo.model.errors import Code, RuntimeFailure
 
-HEAD = "r0005"
+HEAD = "r0006"
 """The newest revision; a test compares it with the revision files."""
+
+_LOCK = 0x6361_73756C6F
+"""Servers that start together on one database upgrade it one after the other."""
 
 
 def upgrade(connection: sa.Connection) -> None:
     """Run what is missing. A database from a newer server is refused, not guessed at."""
+    if connection.dialect.name == "postgresql":  # SQLite's transaction has the only write lock already
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     if current(connection) == HEAD:
         return
     # Alembic is loaded only when there is work: it would double the start time of every server.

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Where chaos happens: one server, what it was asked for, and how to find and kill what it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from casulo.client.connection import Connection
+from casulo.client.lifecycle import AsyncClient
+from casulo.client.sandbox import AsyncSandbox
+from support.engine import Engine
+from support.server import Server
+from support.traces import instance_of
+
+KEPT = 'until test -s "$HOME/pid"; do sleep 0.02; done; kill -0 "$(cat "$HOME/pid")"'
+"""Whether the process that every sandbox here begins with is still there: memory was kept."""
+
+SLEEPER = ["sh", "-c", 'echo $$ > "$HOME/pid"; exec sleep 986']
+
+
+@dataclass
+class Ground:
+    """One server under attack. `seed` makes a run say what it did."""
+
+    server: Server
+    seed: int
+    place: str
+    engine: Engine | None = None
+    dice: random.Random = field(init=False)
+    known: set[str] = field(default_factory=set)
+    """Sandboxes whose daemons are not to be killed as those of an unknown one."""
+
+    def __post_init__(self) -> None:
+        self.dice = random.Random(self.seed)
+
+    @asynccontextmanager
+    async def client(self, timeout: float = 90) -> AsyncIterator[AsyncClient]:
+        """To the process that serves now."""
+        connection = Connection(self.server.url, self.server.api_key, request_timeout=timeout)
+        async with AsyncClient(connection) as client:
+            yield client
+
+    def body(self, **more: object) -> dict[str, object]:
+        """A create request."""
+        usual = {"image": {"uri": self.server.image}, "resourceLimits": {}, "timeout": 900}
+        return {**usual, "entrypoint": SLEEPER, **more}
+
+    async def made(self, client: AsyncClient, **more: object) -> str:
+        """The id of a new sandbox."""
+        info, _ = await client.create(self.body(**more))
+        self.known.add(info.id)
+        return info.id
+
+    async def run(self, client: AsyncClient, sandbox_id: str, script: str) -> int | None:
+        """The exit code of a command in a running sandbox."""
+        async with await AsyncSandbox.connect(sandbox_id, client=client) as box:
+            return (await box.commands.run(script, timeout=60)).exit_code
+
+    def processes(self, sandbox_id: str) -> list[int]:
+        """On this machine, oldest first; the first is the one that everything else depends on."""
+        if self.engine:
+            return self._of_engine(sandbox_id)
+        return sorted(pid for pid in _pids() if sandbox_id in _marks(pid))
+
+    def _of_engine(self, sandbox_id: str) -> list[int]:
+        assert self.engine
+        names = [name for name in self.engine.ours()["containers"] if sandbox_id in name]
+        with contextlib.suppress(AssertionError):  # it is gone meanwhile
+            told = [self.engine.docker("inspect", "--format", "{{.State.Pid}}", name) for name in names]
+            return [int(pid) for pid in told if int(pid)]
+        return []
+
+    def strangers(self) -> list[int]:
+        """Main processes of sandboxes that nobody made on purpose: those in their start, pool members."""
+        folders = [self.server.data_dir / name for name in ("sandboxes", "fake")]
+        found = [entry.name for folder in folders if folder.is_dir() for entry in folder.iterdir()]
+        mains = [self.processes(name)[:1] for name in found if name not in self.known]
+        return [pid for main in mains for pid in main]
+
+    def egress(self) -> list[int]:
+        """The process that enforces policies, if there is one."""
+        place = Path("/run/casulo") / instance_of(self.server.data_dir)
+        return [pid for pid in _pids() if f"{place}/egress" in _marks(pid)]
+
+
+def kill(pids: list[int]) -> None:
+    """SIGKILL; what is gone already is fine."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+async def until(holds: Callable[[], Awaitable[bool]], what: str, within: float = 90) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + within
+    while not await holds():
+        assert time.monotonic() < deadline, f"{what}: it did not happen in time"
+        await asyncio.sleep(0.05)
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _marks(pid: int) -> str:
+    """What shows whose process it is: control group, command line, and where it writes."""
+    place = Path(f"/proc/{pid}")
+    found = ""
+    with contextlib.suppress(OSError):
+        found += (place / "cgroup").read_text()
+        found += (place / "cmdline").read_text().replace("\0", " ")
+        found += os.readlink(place / "fd/2")
+    return found
