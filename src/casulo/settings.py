@@ -110,6 +110,20 @@ class AuditSettings(_Table):
     """`[audit]`: whether changes and refusals are recorded in the data directory."""
 
     enabled: bool = True
+    max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
+    """A file of this size is set aside, and the chain goes on in a new one."""
+
+    keep_files: int | None = Field(default=None, ge=0)
+    """So many of those set aside are kept; all, if this is not said."""
+
+
+class OtelSettings(_Table):
+    """`[otel]`: traces of starts, sent over OTLP/HTTP. Needs the extra `casulo[otel]`."""
+
+    enabled: bool = False
+    endpoint: str = Field(default="http://127.0.0.1:4318", pattern="^https?://")
+    service_name: str = "casulo"
+    export_interval_millis: int = Field(default=5000, ge=1)
 
 
 class WebhookSettings(_Table):
@@ -144,6 +158,7 @@ class Settings(_Table):
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
     audit: AuditSettings = AuditSettings()
+    otel: OtelSettings = OtelSettings()
     webhooks: tuple[WebhookSettings, ...] = ()
     renew_intent: RenewIntentSettings = RenewIntentSettings()
     snapshot: SnapshotSettings = SnapshotSettings()

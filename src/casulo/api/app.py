@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -20,6 +21,7 @@ from casulo.api.proxy.front import ProxyFront
 from casulo.api.record import Record
 from casulo.api.routes.context import Application
 from casulo.api.tokens import Tokens
+from casulo.api.traces import Traces
 from casulo.api.webhooks import Webhooks
 from casulo.control.lifecycle import Lifecycle
 from casulo.settings import Settings
@@ -31,8 +33,9 @@ def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
     `settings.server.api_key` guards it; without one everybody may call.
     """
     measures = Measures(lifecycle)
-    webhooks = Webhooks(settings.webhooks, lifecycle.events)
-    record = Record(measures, AuditLog(settings.data_dir / audit.FILE) if settings.audit.enabled else None)
+    webhooks = Webhooks(settings.webhooks, lifecycle.events, lifecycle.outbox)
+    record = Record(measures, _audit_log(settings))
+    traces = Traces.of(settings.otel, lifecycle.events)
     tokens = Tokens(settings.data_dir)
     peers = Peers(settings.proxy, lifecycle)
     proxy = ProxyFront(settings.proxy, lifecycle, tokens)
@@ -45,6 +48,8 @@ def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
         proxy.close()
         peers.close()
         record.close()
+        if traces:
+            await asyncio.to_thread(traces.close)
 
     app = FastAPI(
         title="Casulo",
@@ -60,3 +65,10 @@ def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
     keys = KeyCheck(settings.server.api_key, lifecycle.keys)
     app.add_middleware(Edge, keys=keys, proxy=proxy, peers=peers, record=record)
     return app
+
+
+def _audit_log(settings: Settings) -> AuditLog | None:
+    wanted = settings.audit
+    if not wanted.enabled:
+        return None
+    return AuditLog(settings.data_dir / audit.FILE, wanted.max_bytes, wanted.keep_files)

@@ -5,6 +5,9 @@
 One JSON object a line. Each holds the hash of the one before and its own, so that a line that was
 changed, removed or put in later shows. What the chain cannot show is that its end was cut off; who
 needs that keeps the last hash elsewhere. Refused calls are recorded too, and secrets never.
+
+A file that has grown to its size is set aside under the serial of its last record, and the chain goes on
+in a new one. Files set aside are kept, unless a number of them was asked for.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 FILE = "audit.jsonl"
+_ASIDE = "audit-{:012d}.jsonl"
+_MANY_BYTES = 64 * 1024 * 1024
 START = "0" * 64
 """What stands for the hash before the first line."""
 
@@ -30,13 +35,18 @@ class Verdict:
     lines: int
     last_hash: str
     fault: str = ""
+    first: int = 1
+    """Serial of the first record that is there: more than 1 where older files were removed."""
 
 
 class AuditLog:
     """Appends lines; one write each, so that a killed server leaves whole lines or one torn end."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    def __init__(self, path: Path, max_bytes: int = _MANY_BYTES, keep: int | None = None) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._file = _opened(path)
         self._serial, self._last = self._resume(path)
 
     def close(self) -> None:
@@ -49,26 +59,64 @@ class AuditLog:
         body = {"serial": self._serial, "at": datetime.now(UTC).isoformat(), **entry, "before": self._last}
         self._last = _hash(body)
         os.write(self._file, _line({**body, "hash": self._last}))
+        if os.fstat(self._file).st_size >= self._max_bytes:
+            self._set_aside()
+
+    def _set_aside(self) -> None:
+        """A crash in between leaves no file here, which is as good as an empty one."""
+        self._path.rename(self._path.with_name(_ASIDE.format(self._serial)))
+        fresh = _opened(self._path)
+        os.close(self._file)
+        self._file = fresh
+        if self._keep is not None:
+            kept = set_aside(self._path)
+            for path in kept[: max(0, len(kept) - self._keep)]:
+                path.unlink(missing_ok=True)
 
     def _resume(self, path: Path) -> tuple[int, str]:
         """Serial and hash of the last whole line; a torn one was never a record and is cut off."""
         whole = path.read_bytes().rpartition(b"\n")[0]
         os.ftruncate(self._file, len(whole) + 1 if whole else 0)
+        if not whole and (aside := set_aside(path)):
+            whole = aside[-1].read_bytes().rstrip(b"\n")
         if not whole:
             return 0, START
         last = json.loads(whole.rpartition(b"\n")[2])
         return int(last["serial"]), str(last["hash"])
 
 
+def set_aside(path: Path) -> list[Path]:
+    """The older files of the log at `path`, in their order."""
+    return sorted(path.parent.glob("audit-*.jsonl")) if path.name == FILE else []
+
+
 def verify(path: Path) -> Verdict:
-    """Walk the chain from the first line to the last."""
-    lines, last = 0, START
-    for number, text in _lines(path):
-        fault = _fault(text, number, last)
-        if fault:
-            return Verdict(lines, last, f"line {number}: {fault}")
-        lines, last = number, json.loads(text)["hash"]
-    return Verdict(lines, last)
+    """Walk the chain from the first line to the last, through every file of the log."""
+    lines, first, last = 0, 1, START
+    for file in (*set_aside(path), path):
+        for number, text in _lines(file):
+            if lines == 0:
+                first, last = _begins(text)
+            fault = _fault(text, first + lines, last)
+            if fault:
+                where = f"line {number}" if file == path else f"{file.name}, line {number}"
+                return Verdict(lines, last, f"{where}: {fault}", first)
+            lines, last = lines + 1, json.loads(text)["hash"]
+    return Verdict(lines, last, first=first)
+
+
+def _begins(text: bytes) -> tuple[int, str]:
+    """Serial of the first record that is there, and the hash that it names as the one before it."""
+    try:
+        entry = json.loads(text)
+        serial, before = int(entry["serial"]), str(entry["before"])
+    except (ValueError, KeyError, TypeError):
+        return 1, START
+    return (serial, before) if serial > 1 else (1, START)
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from casulo.api.wire import sandbox_body
+from casulo.control.events import Event
 from casulo.model.sandbox import Sandbox
 from casulo.runtimes.base import KeepsOutput
 
@@ -52,16 +54,22 @@ def _tail(data_dir: Path, pattern: str, lines: int) -> Excerpt:
     return Excerpt(b"".join(kept).decode(errors="replace"), start > 0 or len(kept) < len(found))
 
 
-def events_of(sandbox: Sandbox) -> list[str]:
-    """What the record says of the sandbox's life, oldest first, one line each."""
+def events_of(sandbox: Sandbox, turns: Sequence[Event] = ()) -> list[str]:
+    """What the record says of the sandbox's life and what was seen of it, oldest first, one line each."""
     status = sandbox.status
     lines = [f"{sandbox.created_at:%Y-%m-%dT%H:%M:%SZ} Created image={sandbox.spec.image}"]
+    lines += [_turn(event) for event in turns]
     lines.append(f"{status.since:%Y-%m-%dT%H:%M:%SZ} {status.state} {status.reason}: {status.message}")
     if sandbox.exit is not None:
         ended = sandbox.exit
         how = f"signal={ended.signal}" if ended.signal else f"code={ended.code}"
         lines.append(f"{status.since:%Y-%m-%dT%H:%M:%SZ} EntrypointExited {how} oom={str(ended.oom).lower()}")
     return lines
+
+
+def _turn(event: Event) -> str:
+    took = " ".join(f"{stage}={1000 * seconds:.1f}ms" for stage, seconds in event.stages.items())
+    return f"{event.at:%Y-%m-%dT%H:%M:%SZ} {event.kind} {event.reason} {took}".rstrip()
 
 
 def inspection(sandbox: Sandbox) -> str:

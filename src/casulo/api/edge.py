@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
 
-from casulo.api import cors, errors
+from casulo.api import cors, errors, traces
 from casulo.api.auth import METRICS_PATH, OPEN_PATHS, KeyCheck, note_caller
 from casulo.api.peers import Peers
 from casulo.api.proxy.front import ProxyFront
@@ -58,6 +58,7 @@ class Edge:
     async def _http(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         # Tasks that the request starts inherit this, so what they log can be found by its id.
         bind_contextvars(request_id=answer.request_id)
+        traces.parent.set((value_of(scope["headers"], b"traceparent") or b"").decode("latin-1"))
         target = target_of(scope)
         answer.before_head = partial(self._record.answered, scope, proxied=target is not None)
         try:

@@ -39,9 +39,16 @@ def verify(
         raise NotFound(f"there is no audit log at {path}", code=Code.UNKNOWN, hint="name the file")
     found = audit.verify(path)
     told = f"{path}: {found.lines} records are whole; the last one's hash is {found.last_hash}"
+    if found.first > 1:
+        told += f"; those before the {found.first}th are not here"
     if found.fault:
         told = f"{path}: {found.fault}; the {found.lines} records before it are whole"
     state.printer().done(
-        told, file=str(path), records=found.lines, last_hash=found.last_hash, fault=found.fault or None
+        told,
+        file=str(path),
+        records=found.lines,
+        first=found.first,
+        last_hash=found.last_hash,
+        fault=found.fault or None,
     )
     raise typer.Exit(1 if found.fault else 0)

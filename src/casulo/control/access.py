@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from casulo.control.events import Event
 from casulo.control.keys import Keys
 from casulo.control.lifecycle import Lifecycle
 from casulo.control.policies import Policies, Status
@@ -76,6 +77,11 @@ class Access:
         """The servers that share the store, for those who run them."""
         self.caller.require(Scope.ADMIN)
         return await self._lifecycle.membership.servers()
+
+    async def history(self, sandbox_id: str) -> list[Event]:
+        """The last turns in its life, oldest first."""
+        await self.reach(sandbox_id, Scope.READ)
+        return self._lifecycle.history.of(sandbox_id)
 
     async def create(
         self, draft: Draft, *, idempotency_key: str | None = None, request_hash: str = ""

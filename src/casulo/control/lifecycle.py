@@ -16,6 +16,7 @@ from casulo.control.context import Clock, Context, utc_now
 from casulo.control.events import Events, Kind
 from casulo.control.expiry import Expiry
 from casulo.control.idles import Idles
+from casulo.control.history import History
 from casulo.control.keys import Keys
 from casulo.control.membership import Membership
 from casulo.control.pauses import Pauses
@@ -43,6 +44,7 @@ from casulo.model.states import ENDED, State, Status
 from casulo.model.template import drawn, is_template, template_not_found
 from casulo.runtimes.base import Runtime
 from casulo.runtimes.registry import Registry
+from casulo.store.outbox import Outbox
 from casulo.store.query import Claim, Page, Query
 from casulo.store.store import Store
 
@@ -74,6 +76,10 @@ class Lifecycle:
         self._stops = Stops(self._context, self.vaults)
         self._starts = Starts(self._context, self._stops, self.vaults)
         self.policies = Policies(self._context, self.vaults)
+        self.history = History(self._context.events)
+        self._stops = Stops(self._context)
+        self._starts = Starts(self._context, self._stops)
+        self.policies = Policies(self._context)
         self._reconciler = Reconciler(self._context, self._starts, self._stops)
         self._pauses = Pauses(self._context, self._reconciler.doubt)
         self.snapshots = Snapshots(self._context, self.vaults)
@@ -135,6 +141,11 @@ class Lifecycle:
     def events(self) -> Events:
         """What happens to sandboxes, for those who want to be told."""
         return self._context.events
+
+    @property
+    def outbox(self) -> Outbox:
+        """Where messages wait that are still to be delivered."""
+        return self._context.store.outbox
 
     @property
     def here(self) -> str:

@@ -70,7 +70,8 @@ async def events(
 ) -> Response:
     """The turns of the sandbox's life that its record still shows."""
     _check_scope("events", scope)
-    lines = events_of(await context(request).lifecycle.get(sandbox_id))
+    access = context(request).lifecycle
+    lines = events_of(await access.get(sandbox_id), await access.history(sandbox_id))
     found = Excerpt("".join(f"{line}\n" for line in lines[-limit:]), len(lines) > limit)
     return _answer("events", sandbox_id, scope, found)
 
@@ -94,7 +95,7 @@ async def summary(
     found = await _log_of(state, sandbox, tail)
     parts = {
         "inspect": inspection(sandbox),
-        "events": "\n".join(events_of(sandbox)[-event_limit:]),
+        "events": "\n".join(events_of(sandbox, await state.lifecycle.history(sandbox_id))[-event_limit:]),
         "logs": found.text,
     }
     return _text("\n".join(f"== {title} ==\n{text.rstrip()}\n" for title, text in parts.items()))
