@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the Casulo authors
-"""`./dev bench NAME [--json]`: with --json standard output holds one JSON object and nothing else."""
+"""`./dev bench NAME [--json] [--save]`, `./dev bench NAME --vs REV`, `./dev bench --render`.
+
+With --json standard output holds one JSON object and nothing else; --save keeps it in benchmarks/results,
+of which --render makes a page and pictures; --vs measures another revision before this one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import sys
+
+from benchmarks import results, versus
 
 NAMES = (
     "create", "exec", "delete", "idle", "list", "leak",
@@ -16,14 +23,31 @@ NAMES = (
 )  # fmt: skip
 
 
+USAGE = f"usage: ./dev bench NAME [--json] [--save] | NAME --vs REV | --render\nnames: {' '.join(NAMES)}"
+
+
 def main(arguments: list[str]) -> int:
+    options = {word for word in arguments if word.startswith("-")}
     names = [word for word in arguments if not word.startswith("-")]
-    if len(names) != 1 or names[0] not in NAMES or set(arguments) - set(names) - {"--json"}:
-        print(f"usage: ./dev bench NAME [--json]\nnames: {' '.join(NAMES)}", file=sys.stderr)
+    if arguments == ["--render"]:
+        print("\n".join(map(str, results.render())))
+        return 0
+    if options <= {"--json", "--vs"} and "--vs" in options and len(names) == 2 and names[0] in NAMES:
+        found = versus.compare(*names)
+        print(json.dumps(found) if "--json" in options else versus.table(found))
+        return 0
+    if len(names) != 1 or names[0] not in NAMES or options - {"--json", "--save"}:
+        print(USAGE, file=sys.stderr)
         return 2
-    module = importlib.import_module(f"benchmarks.bench_{names[0]}")
+    return _one(names[0], options)
+
+
+def _one(name: str, options: set[str]) -> int:
+    module = importlib.import_module(f"benchmarks.bench_{name}")
     report = asyncio.run(module.measure())
-    print(report.as_json() if "--json" in arguments else report.as_table())
+    if "--save" in options:
+        print(f"kept in {results.save(report)}", file=sys.stderr)
+    print(report.as_json() if "--json" in options else report.as_table())
     return 0
 
 

@@ -19,7 +19,9 @@ usage: ./dev COMMAND [ARGUMENTS]
   test [ARGUMENTS]      set up, lint, Go tests, then pytest; arguments go to pytest (and skip lint and Go)
   chaos [ARGUMENTS]     kill -9 at 30 random points of every operation, on every runtime; takes half an hour
   lint [--fix]          every static check; --fix formats and repairs what can be repaired
-  bench NAME [--json]   one benchmark; without NAME their list
+  bench NAME [--json] [--save]   one benchmark; without NAME their list
+  bench NAME --vs REV   the same on another revision and on this one
+  bench --render        a page and pictures of what was saved in benchmarks/results
   build                 a wheel in dist/, proven by importing it in a clean environment
 """
 

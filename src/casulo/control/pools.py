@@ -113,7 +113,7 @@ class Pools:
         if name is None:
             return draft, None
         pool = self.get(name)
-        return drawn(draft, pool), pool
+        return drawn(draft, pool, self._lines[name].spec.resources), pool
 
     def take(self, runtime: Runtime, spec: Spec, pool: Pool | None) -> Member | None:
         """A member that can become a sandbox of `spec`; nobody else gets it. None: start one.

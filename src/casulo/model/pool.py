@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from casulo.model import quantities
 from casulo.model.draft import ISOLATED_SESSIONS, ISOLATION, POOL_REF, RUNTIME, Draft
 from casulo.model.errors import Code, InvalidRequest, NotFound
-from casulo.model.sandbox import Isolation, Spec
+from casulo.model.sandbox import Isolation, Resources, Spec
 
 MOST_MEMBERS = 1000
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_OFFICIAL_DEFAULT = {"cpu": "1", "memory": "2Gi"}
 _OWN_WISHES = frozenset({POOL_REF, ISOLATION, RUNTIME})
 
 
@@ -98,8 +100,8 @@ def check_name(name: str) -> str:
     return name
 
 
-def drawn(draft: Draft, pool: Pool) -> Draft:
-    """A request for a sandbox of `pool`, completed with what the pool says."""
+def drawn(draft: Draft, pool: Pool, given: Resources) -> Draft:
+    """A request for a sandbox of `pool`, completed with what the pool says; its members have `given`."""
     template = pool.template
     for name, asked in (
         ("image", draft.image),
@@ -108,8 +110,7 @@ def drawn(draft: Draft, pool: Pool) -> Draft:
     ):
         if asked and asked != getattr(template, name, None):
             raise _wrong(f"{name}: the pool {pool.name!r} decides this; leave it out")
-    if draft.resource_limits and dict(draft.resource_limits) != dict(template.resource_limits):
-        raise _wrong(f"resourceLimits: the pool {pool.name!r} decides this; leave it out")
+    _check_limits(draft.resource_limits, pool, given)
     return replace(
         draft,
         image=template.image,
@@ -118,6 +119,24 @@ def drawn(draft: Draft, pool: Pool) -> Draft:
         env={**template.env, **draft.env},
         entrypoint=draft.entrypoint or template.entrypoint,
     )
+
+
+def _check_limits(asked: Mapping[str, str], pool: Pool, given: Resources) -> None:
+    """The pool decides, and never gives less than was asked for.
+
+    The official client sends its usual limits with every request; they are nobody's wish.
+    """
+    if dict(asked) == _OFFICIAL_DEFAULT:
+        return
+    for name, text in asked.items():
+        if pool.template.resource_limits.get(name) != text and not _enough(name, text, given):
+            raise _wrong(f"resourceLimits: the pool {pool.name!r} has no {name} {text} to give; leave it out")
+
+
+def _enough(name: str, text: str, given: Resources) -> bool:
+    if name == "cpu":
+        return quantities.cpu_millis(text) <= given.cpu_millis
+    return name == "memory" and quantities.whole_bytes(name, text) <= given.memory_bytes
 
 
 def shape(spec: Spec, isolation: Isolation) -> Spec:

@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
-
 from casulo import linux
 from casulo.model.errors import Code, Unavailable
+from casulo.network.rtnetlink import Links
 
 GUEST_INTERFACE = "eth0"
-_NO_SUCH_DEVICE = 19
+_LOOPBACK = 1
+_PREFIX = 30
 
 
 @dataclass(frozen=True)
@@ -186,18 +185,13 @@ def _build_inside(slot: Slot, host_namespace: int) -> None:
     linux.unshare(linux.CLONE_NEWNET)
     linux.bind(f"/proc/self/task/{threading.get_native_id()}/ns/net", str(slot.namespace))
     _guest_settings()
-    with IPRoute() as netlink:
-        netlink.link(
-            "add",
-            kind="veth",
-            ifname=GUEST_INTERFACE,
-            peer={"ifname": slot.interface, "net_ns_fd": host_namespace},
-        )
+    with Links() as links:
+        links.add_pair(GUEST_INTERFACE, slot.interface, host_namespace)
         guest = socket.if_nametoindex(GUEST_INTERFACE)
-        netlink.link("set", index=1, state="up")
-        netlink.addr("add", index=guest, address=str(slot.address), prefixlen=30)
-        netlink.link("set", index=guest, state="up")
-        netlink.route("add", dst="default", gateway=str(slot.gateway))
+        links.set_up(_LOOPBACK)
+        links.add_address(guest, slot.address, _PREFIX)
+        links.set_up(guest)
+        links.add_default_route(guest, slot.gateway)
 
 
 def hand_over(slot: Slot, target: int) -> None:
@@ -213,8 +207,8 @@ def hand_over(slot: Slot, target: int) -> None:
 
 def _move(source: int, target: int) -> None:
     linux.enter_network(source)
-    with IPRoute() as netlink:
-        netlink.link("set", index=socket.if_nametoindex(GUEST_INTERFACE), net_ns_fd=target)
+    with Links() as links:
+        links.move(socket.if_nametoindex(GUEST_INTERFACE), target)
 
 
 def _settle(slot: Slot, target: int) -> None:
@@ -224,11 +218,11 @@ def _settle(slot: Slot, target: int) -> None:
 
 
 def _address(slot: Slot) -> None:
-    with IPRoute() as netlink:
+    with Links() as links:
         guest = socket.if_nametoindex(GUEST_INTERFACE)
-        netlink.addr("replace", index=guest, address=str(slot.address), prefixlen=30)
-        netlink.link("set", index=guest, state="up")
-        netlink.route("replace", dst="default", gateway=str(slot.gateway))
+        links.add_address(guest, slot.address, _PREFIX, again=True)
+        links.set_up(guest)
+        links.add_default_route(guest, slot.gateway, again=True)
 
 
 def destroy_pair(slot: Slot) -> None:
@@ -273,9 +267,9 @@ def set_up_host_side(slot: Slot) -> None:
     if ipv6.exists():
         ipv6.write_text("1")
     index = socket.if_nametoindex(slot.interface)
-    with IPRoute() as netlink:
-        netlink.addr("add", index=index, address=str(slot.gateway), prefixlen=30)
-        netlink.link("set", index=index, state="up")
+    with Links() as links:
+        links.add_address(index, slot.gateway, _PREFIX)
+        links.set_up(index)
 
 
 def destroy(slot: Slot) -> None:
@@ -294,12 +288,8 @@ def remove_interface(name: str) -> None:
         index = socket.if_nametoindex(name)
     except OSError:  # there is none
         return
-    with IPRoute() as netlink:
-        try:
-            netlink.link("del", index=index)
-        except NetlinkError as error:
-            if error.code != _NO_SUCH_DEVICE:
-                raise
+    with Links() as links:
+        links.remove(index)
 
 
 def foreign_networks(prefix: str) -> set[int]:

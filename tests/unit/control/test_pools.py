@@ -252,7 +252,7 @@ def test_sizes_that_make_no_sense_are_refused(sizes: tuple[int, ...]) -> None:
 async def test_what_the_pool_decides_cannot_be_asked_for_otherwise(pooled: Service) -> None:
     await pool_of(pooled, 1)
     for change in ({"image": "other"}, {"resource_limits": {"cpu": "9"}}, {"snapshot_id": "s"}):
-        with pytest.raises(InvalidRequest, match="the pool 'p' decides"):
+        with pytest.raises(InvalidRequest, match=r"the pool 'p'.*leave it out"):
             await drawing(pooled, **change)
 
 
@@ -265,3 +265,14 @@ async def _recorded(service: Service, sandbox_id: str) -> None:
         return await service.store.get(sandbox_id) is not None
 
     await until(there)
+
+
+async def test_who_asks_for_no_more_than_members_have_gets_one(pooled: Service) -> None:
+    """The official client sends its usual limits with every request, and they are nobody's wish."""
+    await pool_of(pooled, 1)
+    for limits in ({"cpu": "1", "memory": "2Gi"}, {"cpu": "500m"}, {"memory": "64Mi", "cpu": "1"}):
+        made = await drawing(pooled, resource_limits=limits)
+        assert made.spec.resources.memory_bytes == 512 << 20
+    for limits in ({"memory": "4Gi"}, {"disk": "1Gi"}, {"cpu": "1", "memory": "3Gi"}):
+        with pytest.raises(InvalidRequest):
+            await drawing(pooled, resource_limits=limits)

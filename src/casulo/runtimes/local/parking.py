@@ -24,17 +24,17 @@ _ANSWER_SECONDS = 3.0
 Begin = Callable[[str, Callable[[], Waiting]], Awaitable[Waiting]]
 """Runs the first half of a start in a worker thread; an error leaves nothing of the sandbox behind."""
 
-Finish = Callable[[str, Callable[[], Started]], Awaitable[Handle]]
-"""Runs the second half, and finds out where the sandbox is."""
+Find = Callable[[str, Started], Awaitable[Handle]]
+"""Finds out where a started sandbox is, and watches it."""
 
 
 class LocalParking:
     """Keeps the open ends of boot channels."""
 
-    def __init__(self, starter: Starter, begin: Begin, finish: Finish) -> None:
+    def __init__(self, starter: Starter, begin: Begin, find: Find) -> None:
         self._starter = starter
         self._begin = begin
-        self._finish = finish
+        self._find = find
         self._waiting: dict[str, Waiting] = {}
 
     def can(self, spec: Spec) -> bool:
@@ -52,11 +52,14 @@ class LocalParking:
         waiting = self._waiting.pop(sandbox_id, None)
         if waiting is None:
             raise Deaf(f"{sandbox_id} is not parked any more")
-        work = functools.partial(self._starter.finish, waiting, spec, _ANSWER_SECONDS)
+        limit = bootchannel.start_limit(_ANSWER_SECONDS, spec)
+        document = self._starter.document(waiting, spec)
         try:
-            return await self._finish(sandbox_id, work)
+            with waiting.channel as channel:  # no thread: it costs more than the message
+                await bootchannel.handshake(channel, document, {}, limit)
         except (bootchannel.Silent, TimedOut) as error:
             raise Deaf(f"{sandbox_id} did not answer: {error.message}") from error
+        return await self._find(sandbox_id, Started(waiting.pid, waiting.since, document.access_token))
 
     def ready(self, sandbox_id: str) -> bool:
         """Its process is there and not stopped, and has not hung up."""

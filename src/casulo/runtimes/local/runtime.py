@@ -121,7 +121,7 @@ class LocalRuntime:
         await self._run(kept.thaw_forgotten)
         if not self._host.rootless:
             self.egress = HostEgress(self._policing, self._police)
-        self.parking = LocalParking(self._starter, self._undone_on_error, self._adopted)
+        self.parking = LocalParking(self._starter, self._undone_on_error, self._handle)
         self._refill = asyncio.create_task(self._keep_spares())
 
     def _prepare(self) -> None:
@@ -195,9 +195,6 @@ class LocalRuntime:
             raise
         finally:
             self._wanted.set()
-
-    async def _adopted(self, sandbox_id: str, work: Callable[[], Started]) -> Handle:
-        return await self._handle(sandbox_id, await self._finish(work))
 
     async def _handle(self, sandbox_id: str, started: Started) -> Handle:
         host_name, port = await self._network.publish(self._folder(sandbox_id), None)

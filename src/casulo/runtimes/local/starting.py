@@ -50,7 +50,6 @@ class Waiting:
     pid: int
     since: int
     channel: socket.socket
-    parked: bool = False
 
 
 class Starter:
@@ -148,19 +147,22 @@ class Starter:
             waiting.channel.close()
             raise
         watch.reap_orphans()
-        return replace(waiting, parked=True)
+        return waiting
 
     def finish(self, waiting: Waiting, spec: Spec, timeout: float) -> Started:
         """Tell the daemon what to be; it is ready when this returns. Ends the channel in any case."""
+        return self._told(waiting, self.document(waiting, spec), bootchannel.start_limit(timeout, spec))
+
+    def document(self, waiting: Waiting, spec: Spec) -> bootchannel.BootDocument:
+        """What its daemon is to be told."""
         assert waiting.root is not None
-        document = self._document(waiting.box.folder.path.name, spec, waiting.root, waiting.attachment)
-        return self._told(waiting, document, bootchannel.start_limit(timeout, spec))
+        return self._document(waiting.box.folder.path.name, spec, waiting.root, waiting.attachment)
 
     def _told(self, waiting: Waiting, document: bootchannel.BootDocument, limit: float) -> Started:
         with ExitStack() as stack:
             channel = stack.enter_context(waiting.channel)
             stack.enter_context(bootchannel.told_with(waiting.box.folder.daemon_log))
-            descriptors = {} if waiting.parked else _descriptors(waiting.box, stack)
+            descriptors = _descriptors(waiting.box, stack)
             bootchannel.handshake_blocking(channel, document, descriptors, limit)
         self._volumes.keep(waiting.box.folder.path)
         watch.reap_orphans()

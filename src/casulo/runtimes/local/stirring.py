@@ -79,7 +79,11 @@ class Stirrer:
     def _move(self, place: Path) -> bool:
         assert self._idler is not None
         try:
-            (place / "cgroup.procs").write_text(str(self._idler.pid))
+            descriptor = os.open(place / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, b"%d" % self._idler.pid)
+            finally:
+                os.close(descriptor)
         except OSError as error:  # creates are then slower, and nothing else
             log.warning("stirrer.stopped", error=str(error))
             return False
