@@ -34,6 +34,7 @@ DAEMON_RESERVE = 64
 
 CPU_PERIOD_US = 100_000
 _LIMITING = ("memory", "pids", "cpu")
+_OURS = ("user", "daemon", "run")
 _V1_WANTED = (*_LIMITING, "cpuacct", "freezer")
 
 
@@ -96,7 +97,7 @@ class Group:
         """This sandbox's directory in each v1 tree."""
         return {controller: point / self.name for controller, point in self.layout.v1.items()}
 
-    @property
+    @cached_property
     def v2_path(self) -> Path | None:
         """This sandbox's directory in the v2 tree."""
         return self.layout.v2 / self.name if self.layout.v2 else None
@@ -300,6 +301,19 @@ def _wait_for(path: Path, wanted: str, timeout_seconds: float) -> None:
 
 
 def _remove_tree(path: Path, deadline: float) -> None:
+    """The groups that we made ourselves go without a look at the many files of each."""
+    try:
+        for name in _OURS:
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(f"{path}/{name}")
+        os.rmdir(path)
+    except FileNotFoundError:
+        return
+    except OSError:  # commands have groups of their own, or somebody is still on the way out
+        _remove_all(path, deadline)
+
+
+def _remove_all(path: Path, deadline: float) -> None:
     for folder, _, _ in os.walk(path, topdown=False):
         while True:
             try:
