@@ -52,7 +52,7 @@ def count(server_pid: int, data_dir: Path) -> Traces:
         mounts=sum(_mounts(pid, (str(data_dir), str(run))) for pid in (server_pid, os.getpid())),
         namespaces=len(namespaces(ours)) + sum(1 for _ in run.glob("netns/*")),
         interfaces=sum(instance in name for _, name in socket.if_nameindex()),
-        cgroups=sum(len(_folders(top / instance)) for top in CGROUPS.rglob("casulo")),
+        cgroups=sum(len(_folders(Path(top) / "casulo" / instance)) for top in _folders(CGROUPS)),
         processes=len(ours),
         server_descriptors=sum(1 for _ in (server / "fd").iterdir()),
         server_threads=sum(1 for _ in (server / "task").iterdir()),

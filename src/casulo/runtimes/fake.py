@@ -37,6 +37,7 @@ from casulo.runtimes.local import watch
 from casulo.runtimes.local.stopping import read_exit
 
 _END_SECONDS = 10.0
+_REAP_SECONDS = 0.5
 _ANSWER_SECONDS = 3.0
 _log = structlog.get_logger(__name__)
 
@@ -343,7 +344,7 @@ def _end(pid: int, started: int) -> None:
 
 def _reap(pid: int) -> None:
     """It may have ended unseen, as a child of ours. Until its last thread is gone it cannot be reaped."""
-    deadline = time.monotonic() + _END_SECONDS
+    deadline = time.monotonic() + _REAP_SECONDS  # the number may be another child's by now
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
             time.sleep(0.002)

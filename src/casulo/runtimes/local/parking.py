@@ -55,7 +55,8 @@ class LocalParking:
         limit = bootchannel.start_limit(_ANSWER_SECONDS, spec)
         document = self._starter.document(waiting, spec)
         try:
-            with waiting.channel as channel:  # no thread: it costs more than the message
+            # No thread: it costs more than the message.
+            with waiting.channel as channel, bootchannel.told_with(waiting.box.folder.daemon_log):
                 await bootchannel.handshake(channel, document, {}, limit)
         except (bootchannel.Silent, TimedOut) as error:
             raise Deaf(f"{sandbox_id} did not answer: {error.message}") from error

@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from casulo import linux
