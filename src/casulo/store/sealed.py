@@ -31,8 +31,9 @@ class Sealed:
 class SealedRows:
     """The store's part that `control` keeps them in. They go with the row of their holder."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, here: str) -> None:
         self._call = call
+        self._here = here
 
     async def replace(self, holder: str, rows: Sequence[Sealed]) -> None:
         """Have these of one holder, and no others."""
@@ -44,8 +45,8 @@ class SealedRows:
         return found
 
     async def any(self) -> bool:
-        """Whether anything is sealed."""
-        found: bool = await self._call(_any)
+        """Whether anything of this server is sealed: each of those that share a store has its own key."""
+        found: bool = await self._call(_any, self._here)
         return found
 
     async def forget_strays(self) -> None:
@@ -71,9 +72,14 @@ def _of(connection: sa.Connection, holder: str) -> dict[str, Sealed]:
         return {row["kind"]: Sealed(**row) for row in rows}
 
 
-def _any(connection: sa.Connection) -> bool:
+def _any(connection: sa.Connection, here: str) -> bool:
+    ours = sa.union(
+        sa.select(sandboxes.c.id).where(sandboxes.c.server == here),
+        sa.select(snapshots.c.id).where(snapshots.c.server == here),
+    )
+    first = sa.select(sealed.c.holder).where(sealed.c.holder.in_(ours)).limit(1)
     with connection.begin():
-        return connection.execute(sa.select(sealed.c.holder).limit(1)).first() is not None
+        return connection.execute(first).first() is not None
 
 
 def _forget_strays(connection: sa.Connection) -> None:

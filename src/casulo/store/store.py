@@ -49,7 +49,7 @@ class Store:
         self.servers = ServerRows(self._call)
         self.outbox = Outbox(self._call, here)
         self.pools = PoolRows(self._call)
-        self.sealed = SealedRows(self._call)
+        self.sealed = SealedRows(self._call, here)
         # What the only writer wrote last is what a read would find. The store's thread changes it.
         self._latest: dict[str, Sandbox] | None = {} if exclusive else None
 
