@@ -64,8 +64,10 @@ class AuditLog:
 
     def _set_aside(self) -> None:
         """A crash in between leaves no file here, which is as good as an empty one."""
+        draft = self._path.with_suffix(".new")
+        fresh = _opened(draft)  # first, so that a full disk changes nothing
         self._path.rename(self._path.with_name(_ASIDE.format(self._serial)))
-        fresh = _opened(self._path)
+        draft.rename(self._path)
         os.close(self._file)
         self._file = fresh
         if self._keep is not None:

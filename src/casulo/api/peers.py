@@ -63,7 +63,7 @@ class Peers:
     async def _route(self, scope: Scope) -> Route | None:
         if not self._lifecycle.membership.shared or value_of(scope["headers"], PASSED_ON) is not None:
             return None
-        target = raw_target(scope)
+        target = raw_target(scope).removeprefix(scope.get("root_path", "").encode())
         match = _ABOUT.match(target)
         if match is None or (scope.get("method") == "GET" and not match[3]):
             return None

@@ -104,8 +104,8 @@ class Webhooks:
                 await self._outbox.put(fresh)
             if ended:
                 await self._outbox.done(ended)
-        except CasuloError as error:
-            _log.error("webhook.outbox_unwritten", error=str(error))
+        except Exception:  # the edge of a supervisor: what came is delivered even if it cannot be kept
+            _log.exception("webhook.outbox_unwritten")
         return fresh
 
 
