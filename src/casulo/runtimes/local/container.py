@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -253,8 +254,8 @@ class Container:
 
 def _await(process: subprocess.Popen[bytes], engine: Engine, folder: Folder, timeout: float) -> None:
     try:
-        code = process.wait(timeout)
-    except subprocess.TimeoutExpired as error:
+        code = _waited(process, timeout)
+    except TimeoutError as error:
         process.kill()
         process.wait()
         raise TimedOut(
@@ -269,6 +270,19 @@ def _await(process: subprocess.Popen[bytes], engine: Engine, folder: Folder, tim
             code=Code.SANDBOX_START_FAILED,
             hint="`osb doctor` shows what this host lacks",
         )
+
+
+def _waited(process: subprocess.Popen[bytes], timeout: float) -> int:
+    """Its exit code as soon as it has one: `Popen.wait` with a timeout looks only now and then."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        if not poller.poll(timeout * 1000):
+            raise TimeoutError
+    finally:
+        os.close(descriptor)
+    return process.wait()
 
 
 def forget(host: Host, sandbox_id: str) -> None:
