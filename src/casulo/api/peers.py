@@ -22,7 +22,7 @@ from casulo.control.lifecycle import Lifecycle
 from casulo.model.errors import CasuloError, Code
 from casulo.settings import ProxySettings
 
-_ABOUT = re.compile(rb"/(?:v1/)?(sandboxes|snapshots)/([^/?]+)(/[^?]*)?")
+_ABOUT = re.compile(rb"/(?:v1/)?(sandboxes|snapshots|templates)/([^/?]+)(/[^?]*)?")
 _DEFAULT_PORT = 80
 
 

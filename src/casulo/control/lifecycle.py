@@ -15,8 +15,8 @@ from functools import partial
 from casulo.control.context import Clock, Context, utc_now
 from casulo.control.events import Events, Kind
 from casulo.control.expiry import Expiry
-from casulo.control.idles import Idles
 from casulo.control.history import History
+from casulo.control.idles import Idles
 from casulo.control.keys import Keys
 from casulo.control.membership import Membership
 from casulo.control.pauses import Pauses
@@ -154,8 +154,8 @@ class Lifecycle:
         self._context.require_here(sandbox.server, f"sandbox {sandbox.id}")
 
     async def place_of(self, kind: str, item_id: str) -> str | None:
-        """Which server has a sandbox or snapshot (`kind`, plural) on its machine; None: there is none."""
-        rows = self._context.store.snapshots if kind == "snapshots" else self._context.store
+        """Which server has one of a kind (its plural, as in paths) on its machine; None: there is none."""
+        rows = self._context.store if kind == "sandboxes" else self._context.store.snapshots
         found = await rows.get(item_id)
         return None if found is None else found.server
 

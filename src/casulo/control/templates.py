@@ -132,7 +132,8 @@ class Templates:
         told = {**spec.extensions, BUILDS: ordered.encode()}
         status = SnapshotStatus(SnapshotState.CREATING, SnapshotReason.ACCEPTED, "", now)
         kept = replace(spec, extensions=told)
-        return Snapshot(template_id, "", kept, runtime.name, status, now, template_id, caller.owner)
+        here = self._context.store.here
+        return Snapshot(template_id, "", kept, runtime.name, status, now, template_id, caller.owner, here)
 
     async def _build(
         self, row: Snapshot, draft: Draft, readiness: Readiness, create: Callable[[], Awaitable[Sandbox]]
