@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import psycopg
+from typing import Any
 
 _TIMEOUT = 90.0
 _SETTINGS = ("listen_addresses=", "fsync=off", "max_connections=60", "shared_buffers=16MB")
@@ -34,8 +33,8 @@ class Postgres:
     def database(self) -> str:
         """The address of a new and empty database."""
         name = f"test{next(self._serial)}"
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+        with _driver().connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
     def url(self, name: str) -> str:
@@ -44,7 +43,7 @@ class Postgres:
 
     def cut(self) -> None:
         """End every connection, as a restart or a network does."""
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+        with _driver().connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
             )
@@ -81,8 +80,8 @@ class Postgres:
 
     def _answers(self) -> bool:
         try:
-            psycopg.connect(self.url("postgres"), connect_timeout=5).close()
-        except psycopg.OperationalError:
+            _driver().connect(self.url("postgres"), connect_timeout=5).close()
+        except _driver().OperationalError:
             return False
         return True
 
@@ -113,6 +112,13 @@ def running() -> Iterator[Postgres]:
             yield made
         finally:
             made.stop()
+
+
+def _driver() -> Any:
+    """Loaded when a test wants it: a run without such tests shall not need it."""
+    import psycopg
+
+    return psycopg
 
 
 def _programs() -> Path | None:
