@@ -31,6 +31,7 @@ import (
 const (
 	codeInvalidEntrypoint = "SANDBOX::INVALID_ENTRYPOINT"
 	codeInvalidParameter  = "SANDBOX::INVALID_PARAMETER"
+	codeInvalidImage      = "IMAGE::INVALID"
 	codeStartFailed       = "SANDBOX::START_FAILED"
 )
 
@@ -134,7 +135,7 @@ func (d *daemon) startUserCode(logFile *os.File) error {
 		return err
 	}
 	for _, directory := range d.document.Directories {
-		if err := os.MkdirAll(directory, 0o755); err != nil {
+		if err := entrypoint.MakeDirectory(directory); err != nil {
 			return fmt.Errorf("make a directory that the image wants: %w", err)
 		}
 	}
@@ -203,7 +204,10 @@ func fail(channel *boot.Channel, cause error) {
 	code := codeStartFailed
 	var invalid *entrypoint.InvalidError
 	var unscheduled *hooks.InvalidError
+	var occupied *entrypoint.OccupiedError
 	switch {
+	case errors.As(cause, &occupied):
+		code = codeInvalidImage
 	case errors.As(cause, &invalid):
 		code = codeInvalidEntrypoint
 	case errors.As(cause, &unscheduled):

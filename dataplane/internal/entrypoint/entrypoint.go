@@ -90,13 +90,28 @@ func describe(env *environment.Environment, argv []string) (process.Spec, error)
 	if err != nil {
 		return process.Spec{}, err
 	}
-	if err := os.MkdirAll(env.Cwd(), 0o755); err != nil {
+	if err := MakeDirectory(env.Cwd()); err != nil {
 		return process.Spec{}, fmt.Errorf("make the working directory: %w", err)
 	}
 	return process.Spec{
 		ID: treeID, Path: program, Argv: argv, Env: variables.List(), Dir: env.Cwd(),
 		User: identity.Credential, Session: true,
 	}, nil
+}
+
+// OccupiedError says that something that is no directory stands where one is wanted.
+type OccupiedError struct{ cause error }
+
+func (e *OccupiedError) Error() string { return e.cause.Error() }
+func (e *OccupiedError) Unwrap() error { return e.cause }
+
+// MakeDirectory makes a directory and those above it, unless they are there.
+func MakeDirectory(path string) error {
+	err := os.MkdirAll(path, 0o755)
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ELOOP) {
+		return &OccupiedError{err}
+	}
+	return err
 }
 
 // classify tells a wrong entrypoint from a host that cannot start one now.

@@ -82,6 +82,10 @@ class _Attributes:
     xattrs: dict[bytes, bytes] = field(default_factory=dict)
 
 
+UNSAID = 0
+"""The time of a layer's own folder when its archive did not say what / is like."""
+
+
 def unpack(archive: Archive, root: int, ids: Ids, budget: Budget) -> Tally:
     """Fill the empty directory `root` (a descriptor); InvalidRequest names the member at fault."""
     unpacker = _Unpacker(archive, root, ids, budget)
@@ -102,7 +106,7 @@ class _Unpacker:
         self._budget = budget
         self._opaque = ids.xattr_prefix + b"opaque"
         self._parents: OrderedDict[bytes, int] = OrderedDict()
-        self._directories: dict[bytes, _Attributes] = {b"": _Attributes()}
+        self._directories: dict[bytes, _Attributes] = {b"": _Attributes(mtime_ns=UNSAID)}
         self._make: dict[Kind, Callable[[Entry, int, bytes], None]] = {
             Kind.FILE: self._file,
             Kind.HARD_LINK: self._hard_link,
@@ -238,9 +242,8 @@ class _Unpacker:
         if name:
             self._make_directory(self._parent(folder), name, asked_for=True)
         path = folder + b"/" + name if folder else name
-        self._directories[path] = _Attributes(
-            entry.mode, entry.uid, entry.gid, entry.mtime_ns, self._kept(entry)
-        )
+        changed = entry.mtime_ns if path or entry.mtime_ns != UNSAID else UNSAID + 1
+        self._directories[path] = _Attributes(entry.mode, entry.uid, entry.gid, changed, self._kept(entry))
 
     def _file(self, entry: Entry, parent: int, name: bytes) -> None:
         descriptor = os.open(name, _CREATE, 0o600, dir_fd=parent)

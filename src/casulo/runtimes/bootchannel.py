@@ -253,6 +253,10 @@ def _refused(code: str, message: str) -> CasuloError:
         return InvalidRequest(
             message, code=code, hint="name a program that exists inside the image and may be executed"
         )
+    if code == Code.IMAGE_INVALID:
+        return InvalidRequest(
+            message, code=code, hint="the image's WORKDIR and VOLUMEs must be directories, or not there yet"
+        )
     if code == Code.INVALID_PARAMETER:
         return InvalidRequest(message, code=code, hint="correct the request and send it again")
     return RuntimeFailure(message, code=code)

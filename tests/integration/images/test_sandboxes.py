@@ -274,6 +274,29 @@ async def test_an_etc_that_is_a_link_is_refused(place: Place) -> None:
     assert failure.value.code == Code.IMAGE_INVALID
 
 
+@pytest.mark.parametrize("name", ["proc-link", "dev-link", "sys-file"])
+async def test_what_hides_the_kernels_file_systems_is_refused_by_name(place: Place, name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"its /{name[: name.index('-')]} is no directory") as failure:
+        await place.start(f"refused-{name}", ImageParts([busybox(), HOSTILE[name]], KEEP))
+    assert failure.value.code == Code.IMAGE_INVALID
+
+
+@pytest.mark.parametrize("config", [{"WorkingDir": "/etc/passwd/x"}, {"Volumes": {"/bin/busybox": {}}}])
+async def test_a_file_where_a_directory_is_wanted_is_the_images_fault(place: Place, config: dict) -> None:
+    name = "occupied-" + next(iter(config)).lower()
+    with pytest.raises(InvalidRequest, match="not a directory") as failure:
+        await place.start(name, ImageParts([busybox()], {**KEEP, **config}))
+    assert failure.value.code == Code.IMAGE_INVALID and "WORKDIR" in failure.value.hint
+
+
+async def test_the_root_has_the_images_own_mode_and_owner(place: Place) -> None:
+    plain = ImageParts([busybox()], KEEP)
+    own = ImageParts([busybox(), archive(folder("./", mode=0o711)), archive(folder("late"))], KEEP)
+    for tag, parts, mode in (("plain-root", plain, "755"), ("own-root", own, "711")):
+        async with await place.start(tag, parts) as box:
+            assert await said(box, "/bin/busybox", "stat", "-c", "%a %u", "/") == f"{mode} 0"
+
+
 async def test_devices_and_set_user_id_give_nothing(place: Place) -> None:
     program = Path(shutil.which("busybox") or cannot_run("busybox is not installed"))
     extra = archive(

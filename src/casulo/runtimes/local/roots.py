@@ -20,6 +20,7 @@ from casulo.images.config import ImageConfig, combine
 from casulo.images.ids import Ids
 from casulo.images.settings import ImagesSettings
 from casulo.images.store import Image, ImageStore
+from casulo.images.unpack import UNSAID
 from casulo.images.users import User
 from casulo.model.credentials import Credentials
 from casulo.model.draft import HOST_IMAGE
@@ -48,7 +49,7 @@ class Root:
     `arguments` start the sandbox. `own_run` leaves the image its /run; otherwise that is in memory.
     `names` are further files of /etc, by name; `directories` are made inside when they are missing.
     `memory` holds the processes that a snapshot came with.
-    `written` is the topmost layer where a sandbox wrote it: what it did to / itself is seen there.
+    `written` is the topmost layer that says what / itself is like.
     """
 
     layers: tuple[Path, ...]
@@ -204,8 +205,10 @@ class Roots:
         if image.config.on_host:
             return self._on_host(image, spec)
         process = combine(image.config, entrypoint=spec.entrypoint)
+        _check_places(image)
         return Root(
             layers=image.layers,
+            written=_topmost(image.layers),
             arguments=process.arguments,
             environment=process.env,
             workdir=process.cwd,
@@ -254,6 +257,23 @@ def check(spec: Spec) -> None:
             code=Code.IMAGE_UNSUPPORTED,
             hint="leave the platform out or ask for this machine's",
         )
+
+
+def _topmost(layers: tuple[Path, ...]) -> Path | None:
+    """The layer that says what the image's / is like: archives need not, and most do not."""
+    return next((layer for layer in reversed(layers) if layer.stat().st_mtime_ns != UNSAID), None)
+
+
+def _check_places(image: Image) -> None:
+    """Where the kernel's own file systems are mounted must be a directory or nothing."""
+    for name in ("proc", "dev", "sys"):
+        found = view.status(image.layers, image.ids, name)
+        if found is not None and not stat.S_ISDIR(found.st_mode):
+            raise InvalidRequest(
+                f"{image.name} cannot be started: its /{name} is no directory",
+                code=Code.IMAGE_INVALID,
+                hint=f"build it with a plain directory /{name}, or with none",
+            )
 
 
 def _host_program(config: ImageConfig) -> tuple[str, ...]:
