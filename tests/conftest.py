@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from ipaddress import IPv4Network
 
 import pytest
 from xdist.remote import Producer
@@ -64,7 +65,8 @@ def _make(request: pytest.FixtureRequest, place: str, extra: str = "", local: st
     data_dir = factory.mktemp(f"server-{place}")
     if place == "docker":
         engine: Engine = request.getfixturevalue("engine")
-        return Server(data_dir, place, extra + engine.settings + local, engines.IMAGE)
+        settings = engine.settings + _engine_networks() + local
+        return Server(data_dir, place, extra + settings, engines.IMAGE)
     if place == "microvm":
         if reason := microvm.why_not():
             cannot_run(reason)
@@ -75,6 +77,12 @@ def _make(request: pytest.FixtureRequest, place: str, extra: str = "", local: st
         cannot_run(reason)
     table = f'[local]\nnetwork = "{sharing.network(next(_serial))}"\nslots = 4\n{_LOCAL[place]}{local}'
     return Server(data_dir, "local", extra + table)
+
+
+def _engine_networks() -> str:
+    """Two engines of one machine choose the same addresses when they are let."""
+    subnet, cables = IPv4Network(sharing.network(next(_serial))).subnets(1)
+    return f'subnet = "{subnet}"\ncable_network = "{cables}"\n'
 
 
 def _end(server: Server) -> None:
