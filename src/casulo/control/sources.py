@@ -25,6 +25,9 @@ from casulo.model.secret import Secret
 from casulo.model.vault import Source
 
 _LONGEST = 64 << 10
+_PAUSE_SECONDS = 5.0
+"""A command that failed is not run again before."""
+
 _CHILD_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"}
 _log = structlog.get_logger(__name__)
 
@@ -44,6 +47,7 @@ class Sources:
         self._settings = settings
         self._known: dict[Source, _Read] = {}
         self._failed: set[Source] = set()
+        self._refused_until: dict[Source, float] = {}
         self._lock = threading.Lock()
 
     def check(self, source: Source, caller: Caller) -> None:
@@ -133,6 +137,9 @@ class Sources:
         if known is not None and now < known.stamp[0]:
             return known
         name = source.command[0]
+        if now < self._refused_until.get(source, 0.0):
+            raise _unreadable(f"the command {name} failed a moment ago")
+        self._refused_until[source] = now + _PAUSE_SECONDS
         try:
             ended = subprocess.run(
                 source.command,
@@ -150,7 +157,9 @@ class Sources:
             raise _unreadable(f"the command {name} cannot be run: {error.strerror}") from None
         if ended.returncode != 0:
             raise _unreadable(f"the command {name} ended with {ended.returncode}")
-        return _Read(_value(ended.stdout, name), (now + self._settings.command_ttl_seconds,))
+        value = _value(ended.stdout, name)
+        del self._refused_until[source]
+        return _Read(value, (now + self._settings.command_ttl_seconds,))
 
 
 def _stamp(status: os.stat_result) -> tuple[float, ...]:

@@ -74,20 +74,26 @@ class Vaults:
     async def open(self) -> None:
         """Before the runtimes open: tell them what the sandboxes of an earlier server are given."""
         await self._rows.forget_strays()
-        known: dict[str, dict[str, Mapping[str, Any]]] = {}
-        for sandbox in await self._context.store.all():
-            if not sandbox.spec.credential_proxy:
-                continue
-            try:
-                told = await self._told(await self._open(sandbox.id))
-            except CasuloError as error:  # the others must not suffer for it
-                _log.error("vault.unusable", sandbox=sandbox.id, code=error.code, error=str(error))
-                continue
-            if told is not None:
-                known.setdefault(sandbox.runtime, {})[sandbox.id] = told
+        sandboxes = [each for each in await self._context.store.all() if each.spec.credential_proxy]
         for runtime in self._context.runtimes.all:
             if isinstance(runtime, Injects):
-                runtime.foretell(known.get(runtime.name, {}))
+                theirs = [each.id for each in sandboxes if each.runtime == runtime.name]
+                runtime.foretell(await self._known(theirs, runtime))
+
+    async def _known(self, sandbox_ids: list[str], runtime: Runtime) -> dict[str, Mapping[str, Any]]:
+        """What the sandboxes of one runtime are given; from here on changes of it are followed."""
+        known: dict[str, Mapping[str, Any]] = {}
+        for sandbox_id in sandbox_ids:
+            try:
+                held = await self._open(sandbox_id)
+                told = await self._told(held)
+            except CasuloError as error:  # the others must not suffer for it
+                _log.error("vault.unusable", sandbox=sandbox_id, code=error.code, error=str(error))
+                continue
+            self._follow(sandbox_id, runtime, held, told)
+            if told is not None:
+                known[sandbox_id] = told
+        return known
 
     async def get(self, sandbox_id: str) -> Vault:
         """The vault, or NotFound."""
@@ -194,7 +200,7 @@ class Vaults:
     async def _look(self, sandbox_id: str) -> None:
         runtime, held, before = self._moving[sandbox_id]
         told = await self._told(held)
-        if told == before:
+        if told == before or runtime.egress is None:
             return
         async with self._context.locks.hold(sandbox_id):
             if self._moving.get(sandbox_id) != (runtime, held, before) or told is None:
@@ -289,6 +295,9 @@ class Vaults:
     async def _arm(self, sandbox_id: str, runtime: Runtime, held: _Held) -> None:
         told = await self._told(held)
         await self._tell(sandbox_id, runtime, told)
+        self._follow(sandbox_id, runtime, held, told)
+
+    def _follow(self, sandbox_id: str, runtime: Runtime, held: _Held, told: dict[str, Any] | None) -> None:
         self._moving.pop(sandbox_id, None)
         if told is not None and held.vault is not None and _moves(held.vault):
             self._moving[sandbox_id] = (runtime, held, told)
@@ -303,7 +312,6 @@ class Vaults:
 
     def _compose(self, held: _Held) -> dict[str, Any]:
         assert held.vault is not None and held.authority is not None
-        roots = self._context.settings.vault.extra_roots
         return {
             "revision": held.vault.revision,
             "ca": {"certificate": held.authority.certificate, "key": held.authority.key.reveal()},
@@ -317,8 +325,19 @@ class Vaults:
                 }
                 for each in held.vault.bindings.values()
             ],
-            "upstreamRoots": roots.read_text() if roots is not None else "",
+            "upstreamRoots": self._roots(),
         }
+
+    def _roots(self) -> str:
+        path = self._context.settings.vault.extra_roots
+        try:
+            return "" if path is None else path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Conflict(
+                f"[vault] extra_roots, {path}, cannot be read: {error}",
+                code=Code.VAULT_FAILED,
+                hint="mend it on the server",
+            ) from None
 
     def _value(self, credential: Credential) -> str:
         try:

@@ -298,6 +298,26 @@ async def test_a_source_that_is_gone_after_a_restart_gives_nothing(
     os.unlink(path)
     later = await serve(lab)
     assert later.runtime.foretold[sandbox.id]["credentials"] == {"key": UNAVAILABLE}
+    path.write_text("there again")
+
+    async def mended() -> bool:
+        told = egress(later).vaults.get(sandbox.id, {})
+        return bool(told.get("credentials") == {"key": "there again"})
+
+    await until(mended, 10)
+
+
+async def test_roots_that_cannot_be_read_are_told_at_the_call(
+    able: Service, lab: Lab, tmp_path: Path
+) -> None:
+    await lab.crash(able)
+    vault = lab.settings.vault.model_copy(update={"extra_roots": tmp_path / "none"})
+    lab.settings = lab.settings.model_copy(update={"vault": vault})
+    service = await serve(lab)
+    sandbox = await box(service)
+    with pytest.raises(Conflict) as caught:
+        await make(service, sandbox)
+    assert "extra_roots" in str(caught.value)
 
 
 async def test_sources_of_the_server_are_for_whom_it_says(able: Service) -> None:
