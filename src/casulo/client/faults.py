@@ -37,6 +37,8 @@ STREAM_BROKEN = "CLIENT::STREAM_BROKEN"
 REQUEST_TIMEOUT = "CLIENT::REQUEST_TIMEOUT"
 BAD_ANSWER = "CLIENT::BAD_ANSWER"
 
+_LONGEST = 2000
+
 _BY_STATUS: dict[int, type[CasuloError]] = {
     400: InvalidRequest,
     401: Unauthenticated,
@@ -90,7 +92,7 @@ def from_answer(status: int, headers: Mapping[str, str], body: bytes) -> CasuloE
     """The error that an answer with a failure status stands for."""
     fields = _fields(body)
     code = str(fields.get("code") or Code.UNKNOWN)
-    message = str(fields.get("message") or fields.get("error") or _bare(status, body))
+    message = str(fields.get("message") or fields.get("error") or _words(status, headers, body))
     hint = str(fields.get("hint") or "")
     kind = _kind(status, code)
     if issubclass(kind, Unavailable):
@@ -120,8 +122,15 @@ def _fields(body: bytes) -> dict[str, Any]:
     return detail if isinstance(detail, dict) and "message" in detail else parsed
 
 
+def _words(status: int, headers: Mapping[str, str], body: bytes) -> str:
+    """A refusal in plain words is its own message, as at the port of policies and vaults."""
+    plain = headers.get("content-type", "").startswith("text/plain") and 400 <= status < 500
+    text = body[:_LONGEST].decode("utf-8", "replace").strip()
+    return text if plain and text else _bare(status, body)
+
+
 def _bare(status: int, body: bytes) -> str:
-    text = body[:500].decode("utf-8", "replace").strip()
+    text = body[:200].decode("utf-8", "replace").strip()
     return f"the server answered {status}" + (f": {text}" if text else "")
 
 

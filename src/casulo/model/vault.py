@@ -211,7 +211,10 @@ def _applied(what: str, held: Mapping[str, _N], changes: Changes[_N], revision: 
 def _check_known(vault: Vault) -> None:
     for binding in vault.bindings.values():
         for name in sorted(binding.auth.used - vault.credentials.keys()):
-            raise invalid(f"binding {binding.name!r} uses the credential {name!r}, which is not there")
+            raise invalid(
+                f"binding {binding.name!r} uses the credential {name!r}, which there would not be",
+                "add the credential first, or delete the binding before it",
+            )
 
 
 def _check_headers(vault: Vault) -> None:
