@@ -9,6 +9,7 @@ The vaults are told to the egress process over its own socket.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 import time
@@ -94,10 +95,16 @@ async def _requests(world: World, load: Path, folder: Path) -> dict[str, Any]:
         for _ in range(ROUNDS):
             for kind, results in single.items():
                 results.append(await drive(kind, 1, SECONDS))
-        many = {kind: await drive(kind, CONNECTIONS, LOAD_SECONDS) for kind in ("plain", "injected")}
+        many, used = {}, {}
+        for kind in ("plain", "injected"):
+            before = _processor_seconds(pid)
+            many[kind] = await drive(kind, CONNECTIONS, LOAD_SECONDS)
+            used[kind] = _processor_seconds(pid) - before
         resident = _resident(pid)
         await sandbox.kill()
-    return {**_single(single), **_many(many), "process_after_load_mib": resident}
+    cost = round(used["injected"] / many["injected"]["requests"] * 1_000_000)
+    figures = {"process_microseconds_per_injected": cost, "process_after_load_mib": resident}
+    return {**_single(single), **_many(many), **figures}
 
 
 def _single(results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -193,6 +200,11 @@ def _sandbox(folder: Path, number: int) -> dict[str, Any]:
         "policy": {"defaultAction": "deny", "egress": rules},
         "vault": _vault(folder, number, f"*.n{number}-0.example.test", ""),
     }
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident(pid: int) -> float:

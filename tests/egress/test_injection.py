@@ -8,6 +8,7 @@ is tested in Go, next to the code.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.sandbox import AsyncSandbox
+from casulo.model.errors import CasuloError
 from casulo.network.egress.calls import call
 from support.internet.boxes import Boxed, connected, create, process_of
 from support.internet.world import World
@@ -147,3 +149,58 @@ async def test_steering_and_changes(bound: Bound, client: AsyncClient) -> None:
     bound.boxed.policy("PUT", {"egress": [{"action": "allow", "target": "good.test"}]})
     assert "certificate" in await inside.curl("https://good.test/headers")  # it is the server's own again
     assert "Authorization" not in await inside.sent("https://good.test/headers", ca="ca")
+
+
+KEPT = """
+import http.client, os, ssl, time
+context = ssl.create_default_context(cafile='/tmp/ca.pem')
+c = http.client.HTTPSConnection('good.test', context=context, timeout=20)
+def ask():
+    c.request('GET', '/headers')
+    return b'Authorization' in c.getresponse().read()
+print(ask())
+open('/tmp/asked', 'w').close()
+while not os.path.exists('/tmp/now'): time.sleep(0.05)
+try:
+    print(ask())
+except OSError as error:
+    print('cut')
+"""
+
+
+async def test_connections_that_passed_are_cut_when_their_host_is_bound(
+    bound: Bound, client: AsyncClient
+) -> None:
+    inside = await enter(bound, client)
+    bound.boxed.policy("PUT", {"egress": [{"action": "allow", "target": "good.test"}]})
+    await inside.sandbox.files.write("/tmp/kept.py", KEPT)
+    running = asyncio.create_task(inside.sandbox.commands.run("python3 /tmp/kept.py", timeout=120))
+    for _ in range(600):
+        if (await inside.sandbox.commands.run("ls /tmp")).stdout.split().count("asked"):
+            break
+        await asyncio.sleep(0.05)
+    bound.set(binding())
+    await inside.sandbox.files.write("/tmp/now", "")
+    assert (await running).stdout.split() == ["False", "cut"]
+    assert bound.boxed.logged("its host is bound to a credential now")
+
+
+def test_the_process_tells_no_value_and_refuses_what_it_does_not_understand(bound: Bound) -> None:
+    route = f"/sandboxes/{bound.boxed.id}"
+    assert call(bound.socket, "GET", route)["vault"] is None
+    bound.set(binding())
+    told = call(bound.socket, "GET", route)
+    assert told["vault"] == {"revision": 1}
+    assert VALUE not in json.dumps(told)
+    wrong: list[Any] = [{"credentials": {"key": 987654321}}, {"bindings": [binding()]}, [VALUE], VALUE]
+    for each in wrong:
+        with pytest.raises(CasuloError) as caught:
+            call(bound.socket, "PUT", f"{route}/vault", each)
+        assert VALUE not in str(caught.value) and "987654321" not in str(caught.value)
+    assert call(bound.socket, "GET", route)["vault"] == {"revision": 1}  # what was wrong changed nothing
+    bound.unset()
+    bound.unset()
+    assert call(bound.socket, "GET", route)["vault"] is None
+    with pytest.raises(CasuloError):
+        call(bound.socket, "PUT", "/sandboxes/nobody/vault", {})
+    call(bound.socket, "DELETE", "/sandboxes/nobody/vault")

@@ -11,11 +11,9 @@ import (
 	"casulo.dev/dataplane/internal/egress/sandbox"
 )
 
-const longestVault = 8 << 20
-
 // putVault replaces a vault. Nothing of what was sent is repeated, whatever is wrong with it.
 func (a *API) putVault(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longestVault))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longestBody))
 	if err != nil {
 		http.Error(w, "the vault did not arrive in full, or is too large", http.StatusBadRequest)
 		return

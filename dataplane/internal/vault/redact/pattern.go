@@ -4,130 +4,123 @@
 package redact
 
 import (
-	"sync"
+	"strings"
 	"unicode/utf8"
 )
 
-// pattern is a secret in one encoding, as a row of steps. What it was encoded to may itself be
-// escaped, each character in its own way.
+// pattern is a secret in one encoding, as a row of steps of one byte each. What it was encoded to may
+// itself be escaped, each character in its own way. Nothing is worked out beforehand, since a secret
+// may be long and has many encodings.
 type pattern struct {
-	steps  []*step
-	wide   map[int]rune // characters beyond ASCII, by the step of their first byte
-	broken bool         // line breaks may stand between its characters
-	bare   bool         // its bytes are not escaped
+	secret string
+	kind   kind
+	offset int  // bytes after a whole group of base64
+	chars  bool // the secret is text, so that an escape may stand for a character of several bytes
+	length int
 }
 
-// step is one byte of a pattern: several are possible where bits belong to a neighbour, or where
-// alphabets differ.
-type step [4]uint64
+type kind int
 
-func (s *step) has(b byte) bool { return s[b>>6]&(1<<(b&63)) != 0 }
-
-func (s *step) allow(b byte) { s[b>>6] |= 1 << (b & 63) }
-
-// known are all steps that any pattern has; there are few different ones.
-var known sync.Map
-
-func (s step) shared() *step {
-	if found, ok := known.Load(s); ok {
-		return found.(*step)
-	}
-	found, _ := known.LoadOrStore(s, &s)
-	return found.(*step)
-}
-
-func exactly(bytes ...byte) *step {
-	var s step
-	for _, b := range bytes {
-		s.allow(b)
-	}
-	return s.shared()
-}
+const (
+	asText kind = iota
+	asBase64
+	asHex
+	asUTF16Little
+	asUTF16Big
+)
 
 func textPattern(secret string) *pattern {
-	p := &pattern{}
-	if !utf8.ValidString(secret) {
-		for i := range len(secret) {
-			p.steps = append(p.steps, exactly(secret[i]))
-		}
-		return p
-	}
-	for _, char := range secret {
-		encoded := utf8.AppendRune(nil, char)
-		for i, b := range encoded {
-			if i == 0 && len(encoded) > 1 {
-				if p.wide == nil {
-					p.wide = map[int]rune{}
-				}
-				p.wide[len(p.steps)] = char
-			}
-			p.steps = append(p.steps, exactly(b))
-		}
-	}
-	return p
+	return &pattern{secret: secret, length: len(secret), chars: utf8.ValidString(secret)}
 }
-
-const base64Alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 // base64Pattern is a secret that begins so many bytes after a whole group. Characters that it shares
 // with its neighbours belong to it, with every value that the neighbours can give them.
 func base64Pattern(secret string, offset int) *pattern {
-	p := &pattern{broken: true}
-	begin, end := 8*offset, 8*(offset+len(secret))
-	for char := begin / 6; 6*char < end; char++ {
-		var mask, value byte
-		for bit := 6 * char; bit < 6*char+6; bit++ {
-			mask, value = mask<<1, value<<1
-			if bit >= begin && bit < end {
-				mask |= 1
-				value |= secret[(bit-begin)/8] >> (7 - (bit-begin)%8) & 1
-			}
-		}
-		var one step
-		for candidate := range byte(64) {
-			if candidate&mask == value {
-				allowBase64(&one, candidate)
-			}
-		}
-		p.steps = append(p.steps, one.shared())
-	}
-	return p
-}
-
-func allowBase64(s *step, value byte) {
-	s.allow(base64Alphabet[value])
-	switch value {
-	case 62:
-		s.allow('-')
-	case 63:
-		s.allow('_')
-	}
+	first, end := 8*offset/6, (8*(offset+len(secret))+5)/6
+	return &pattern{secret: secret, kind: asBase64, offset: offset, length: end - first}
 }
 
 func hexPattern(secret string) *pattern {
-	p := &pattern{}
-	const lower, upper = "0123456789abcdef", "0123456789ABCDEF"
-	for i := range len(secret) {
-		for _, half := range []byte{secret[i] >> 4, secret[i] & 15} {
-			p.steps = append(p.steps, exactly(lower[half], upper[half]))
-		}
-	}
-	return p
+	return &pattern{secret: secret, kind: asHex, length: 2 * len(secret)}
 }
 
 // utf16Patterns are both byte orders; what lies beyond the basic plane is left to the other patterns.
 func utf16Patterns(secret string) []*pattern {
-	little, big := &pattern{bare: true}, &pattern{bare: true}
-	for _, char := range secret {
-		if char > 0xffff {
-			return nil
-		}
-		high, low := exactly(byte(char>>8)), exactly(byte(char))
-		little.steps = append(little.steps, low, high)
-		big.steps = append(big.steps, high, low)
+	if !utf8.ValidString(secret) || strings.ContainsFunc(secret, func(c rune) bool { return c > 0xffff }) {
+		return nil
 	}
-	return []*pattern{little, big}
+	units := make([]byte, 0, 2*len(secret)) // high and low byte of each
+	for _, char := range secret {
+		units = append(units, byte(char>>8), byte(char))
+	}
+	text := string(units)
+	return []*pattern{{secret: text, kind: asUTF16Little, length: len(text)}, {secret: text, kind: asUTF16Big, length: len(text)}}
 }
+
+// broken tells whether line breaks may stand between the characters.
+func (p *pattern) broken() bool { return p.kind == asBase64 }
+
+// bare tells whether the bytes are never escaped.
+func (p *pattern) bare() bool { return p.kind == asUTF16Little || p.kind == asUTF16Big }
+
+// has tells whether a byte can stand at a step: several can where bits belong to a neighbour, or where
+// alphabets differ.
+func (p *pattern) has(step int, b byte) bool {
+	switch p.kind {
+	case asBase64:
+		return p.hasBase64(step, b)
+	case asHex:
+		half := p.secret[step/2] >> 4
+		if step%2 == 1 {
+			half = p.secret[step/2] & 15
+		}
+		value, isHex := hexDigit(b)
+		return isHex && value == int(half)
+	case asUTF16Little:
+		return p.secret[step^1] == b
+	}
+	return p.secret[step] == b
+}
+
+func (p *pattern) hasBase64(step int, b byte) bool {
+	value := base64Values[b]
+	if value < 0 {
+		return false
+	}
+	first := 6*(8*p.offset/6+step) - 8*p.offset // the character's first bit, counted from the secret's
+	for bit := range 6 {
+		at := first + bit
+		if at < 0 || at >= 8*len(p.secret) {
+			continue
+		}
+		if p.secret[at/8]>>(7-at%8)&1 != byte(value)>>(5-bit)&1 {
+			return false
+		}
+	}
+	return true
+}
+
+// wide is the character beyond ASCII that begins at a step; 0 is none.
+func (p *pattern) wide(step int) rune {
+	if !p.chars || p.kind != asText || p.secret[step] < utf8.RuneSelf {
+		return 0
+	}
+	char, _ := utf8.DecodeRuneInString(p.secret[step:])
+	if char == utf8.RuneError {
+		return 0 // the middle of one
+	}
+	return char
+}
+
+const base64Alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+var base64Values = func() (values [256]int8) {
+	for i := range values {
+		values[i] = int8(strings.IndexByte(base64Alphabet, byte(i)))
+	}
+	values['-'], values['_'] = 62, 63
+	return values
+}()
 
 const (
 	furthest = 5  // steps that one escape can take, and one more
@@ -136,16 +129,16 @@ const (
 
 // match is where the pattern ends if it begins at a place, 0 if it does not.
 func (p *pattern) match(s *search, at int) int {
-	for i := range p.steps {
+	for i := range p.length {
 		if at >= len(s.data) {
 			s.wait = s.wait || !s.final
 			return 0
 		}
 		b := s.data[at]
-		if isDress(b) && !p.bare || p.broken && (b == '\n' || b == '\r') {
+		if isDress(b) && !p.bare() || p.broken() && (b == '\n' || b == '\r') {
 			return p.matchEscaped(s, i, at)
 		}
-		if !p.steps[i].has(b) {
+		if !p.has(i, b) {
 			return 0
 		}
 		at++
@@ -158,7 +151,7 @@ func (p *pattern) matchEscaped(s *search, first, at int) int {
 	var ahead [furthest][]int
 	ahead[first%furthest] = append(s.spare[:0], at)
 	open := 1
-	for i := first; i < len(p.steps); i++ {
+	for i := first; i < p.length; i++ {
 		now := ahead[i%furthest]
 		ahead[i%furthest] = nil
 		if open -= len(now); len(now) == 0 && open == 0 {
@@ -166,7 +159,7 @@ func (p *pattern) matchEscaped(s *search, first, at int) int {
 		}
 		for _, from := range now {
 			open += p.advance(s, i, from, &ahead)
-			if p.broken && i > 0 {
+			if p.broken() && i > 0 {
 				for _, past := range s.breaks(from) {
 					open += p.advance(s, i, past, &ahead)
 				}
@@ -174,7 +167,7 @@ func (p *pattern) matchEscaped(s *search, first, at int) int {
 		}
 	}
 	end := 0
-	for _, each := range ahead[len(p.steps)%furthest] {
+	for _, each := range ahead[p.length%furthest] {
 		end = max(end, each)
 	}
 	return end
@@ -186,7 +179,6 @@ func (p *pattern) advance(s *search, i, from int, ahead *[furthest][]int) (added
 		s.wait = s.wait || !s.final
 		return 0
 	}
-	want := p.steps[i]
 	add := func(taken, to int) {
 		slot := &ahead[(i+taken)%furthest]
 		for _, known := range *slot {
@@ -199,10 +191,10 @@ func (p *pattern) advance(s *search, i, from int, ahead *[furthest][]int) (added
 			added++
 		}
 	}
-	if want.has(s.data[from]) {
+	if p.has(i, s.data[from]) {
 		add(1, from+1)
 	}
-	if p.bare || !isDress(s.data[from]) {
+	if p.bare() || !isDress(s.data[from]) {
 		return added
 	}
 	s.found = s.found[:0]
@@ -210,10 +202,10 @@ func (p *pattern) advance(s *search, i, from int, ahead *[furthest][]int) (added
 	for _, worn := range s.found {
 		switch {
 		case worn.isByte || worn.char < 0x80:
-			if want.has(byte(worn.char)) {
+			if p.has(i, byte(worn.char)) {
 				add(1, worn.end)
 			}
-		case worn.char == p.wide[i]:
+		case worn.char == p.wide(i):
 			add(utf8.RuneLen(worn.char), worn.end)
 		}
 	}

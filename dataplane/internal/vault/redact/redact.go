@@ -51,17 +51,19 @@ func Compile(secrets []string) *Matcher {
 	return m
 }
 
-// perStep is how much one step can take: a character in HTML that was escaped again and again.
-const perStep = 32
+const (
+	perStep  = 32        // what one step can take: a character in HTML that was escaped again and again
+	mostHeld = 256 << 10 // of a body at least; more only when it is the beginning of a very long secret
+)
 
 func (m *Matcher) add(p *pattern) {
-	if p.bare {
-		m.widest = max(m.widest, len(p.steps))
-	} else {
-		m.widest = max(m.widest, perStep*len(p.steps))
+	width := p.length
+	if !p.bare() {
+		width *= perStep
 	}
+	m.widest = min(mostHeld, max(m.widest, width))
 	for b := range 256 {
-		if p.steps[0].has(byte(b)) {
+		if p.has(0, byte(b)) {
 			m.first[b] = append(m.first[b], p)
 			m.interesting[b] = true
 			if b == ' ' {
@@ -70,7 +72,7 @@ func (m *Matcher) add(p *pattern) {
 			m.addPairs(p, b)
 		}
 	}
-	if p.wide[0] != 0 {
+	if p.wide(0) != 0 {
 		m.wide = append(m.wide, p)
 	}
 	for _, b := range []byte(dresses) {
@@ -83,7 +85,7 @@ func (m *Matcher) add(p *pattern) {
 
 func (m *Matcher) addPairs(p *pattern, b int) {
 	for second := range 256 {
-		if len(p.steps) == 1 || p.steps[1].has(byte(second)) || second == '\n' || second == '\r' || isDress(byte(second)) {
+		if p.length == 1 || p.has(1, byte(second)) || second == '\n' || second == '\r' || isDress(byte(second)) {
 			m.allowPair(b, second)
 		}
 	}
