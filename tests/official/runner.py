@@ -24,7 +24,7 @@ def run(name: str, context: Context) -> str:
     scenario = getattr(importlib.import_module(f"scenarios.{module}"), function)
     try:
         if inspect.iscoroutinefunction(scenario):
-            asyncio.run(asyncio.wait_for(scenario(context), 60))
+            asyncio.run(asyncio.wait_for(scenario(context), 150))
         else:
             scenario(context)
     except Exception:
