@@ -8,7 +8,11 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"net/http"
 	"sync"
+	"sync/atomic"
+
+	"casulo.dev/dataplane/internal/egress/policy"
 )
 
 // conn is a sandbox's connection as the HTTP server sees it: what was read before comes first.
@@ -18,6 +22,8 @@ type conn struct {
 	flow   *Flow
 	pool   *pool
 
+	begun  atomic.Int64 // requests of which something came
+	served atomic.Int64 // and those that could be read
 	once   sync.Once
 	closed chan struct{}
 }
@@ -42,10 +48,28 @@ type connKey struct{}
 
 // withFlow lets requests find the connection on which they came.
 func withFlow(ctx context.Context, from net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, within(from))
+}
+
+// within is our connection inside the server's.
+func within(from net.Conn) *conn {
 	if encrypted, ok := from.(*tls.Conn); ok {
 		from = encrypted.NetConn()
 	}
-	return context.WithValue(ctx, connKey{}, from)
+	return from.(*conn)
+}
+
+// follow notes requests that the HTTP server refuses by itself, because they are none.
+func (p *Proxy) follow(from net.Conn, state http.ConnState) {
+	c := within(from)
+	switch state {
+	case http.StateActive:
+		c.begun.Add(1)
+	case http.StateClosed:
+		if c.begun.Load() > c.served.Load() {
+			p.note(c.flow, policy.Decision{Rule: -1, By: "HTTP", Reason: "what the client sent cannot be read as a request, or is not whole"})
+		}
+	}
 }
 
 // queue hands connections to the HTTP server, which believes that they come from a listener.

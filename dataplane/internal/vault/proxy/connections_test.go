@@ -370,3 +370,19 @@ func TestAServerThatSpeaksNoHTTPIsNotQuoted(t *testing.T) {
 		t.Errorf("%s %s", answer, s.logged())
 	}
 }
+
+func TestOrdinaryConnectionsEndWithoutARefusal(t *testing.T) {
+	s := recorder(t)
+	s.bind(binding("b", "", bearer))
+	for _, version := range []string{http1, http2} {
+		c := s.client(version)
+		for range 3 {
+			s.get(c, "/")
+		}
+		c.CloseIdleConnections()
+	}
+	time.Sleep(200 * time.Millisecond)
+	if log := s.logged(); strings.Contains(log, `"deny"`) {
+		t.Error(log)
+	}
+}

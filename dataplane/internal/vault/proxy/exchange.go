@@ -40,6 +40,7 @@ type exchangeKey struct{}
 // serve is the handler of every request on every connection that was taken.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{proxy: p, conn: r.Context().Value(connKey{}).(*conn), in: r}
+	x.conn.served.Add(1)
 	defer x.contain()
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), exchangeKey{}, x))
 	defer cancel()

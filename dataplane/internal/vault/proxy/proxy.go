@@ -69,7 +69,7 @@ func New(log *audit.Log) *Proxy {
 	p.forward = &httputil.ReverseProxy{Rewrite: rewrite, Transport: carrier{}, ModifyResponse: p.receive,
 		ErrorHandler: p.fail, ErrorLog: silent, BufferPool: &buffers{}}
 	p.server = &http.Server{Handler: http.HandlerFunc(p.serve), ReadHeaderTimeout: headTime, IdleTimeout: idleTime,
-		MaxHeaderBytes: longestHead, ErrorLog: silent, DisableGeneralOptionsHandler: true, ConnContext: withFlow,
+		MaxHeaderBytes: longestHead, ErrorLog: silent, DisableGeneralOptionsHandler: true, ConnContext: withFlow, ConnState: p.follow,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: mostStreams, MaxReceiveBufferPerStream: streamWindow,
 			MaxReceiveBufferPerConnection: connWindow}}
 	go func() { _ = p.server.Serve(p.queue) }() // until Close, which is the only way in which it ends
