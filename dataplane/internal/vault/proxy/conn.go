@@ -59,8 +59,12 @@ func within(from net.Conn) *conn {
 	return from.(*conn)
 }
 
-// follow notes requests that the HTTP server refuses by itself, because they are none.
+// follow notes requests of HTTP/1 that the server refuses by itself, because they are none. Streams of
+// HTTP/2 that are none break off without an answer.
 func (p *Proxy) follow(from net.Conn, state http.ConnState) {
+	if encrypted, ok := from.(*tls.Conn); ok && spoken(encrypted) == http2 {
+		return
+	}
 	c := within(from)
 	switch state {
 	case http.StateActive:
