@@ -20,8 +20,8 @@ from support.mixture import Mixture
 from support.server import Server
 from support.traces import Traces, count
 
-SECONDS = float(os.environ.get("CASULO_SOAK_SECONDS", "12"))
-WARM_UP_SECONDS = 4.0
+SECONDS = float(os.environ.get("CASULO_SOAK_SECONDS", "8"))
+WARM_UP_SECONDS = 3.0
 MOST_MIB_MORE = 48.0
 """Of a server that has just begun; a leak of the longer runs shows in their figures."""
 
