@@ -15,6 +15,7 @@ from casulo import __version__
 from casulo.api.auth import HEADER
 from casulo.api.routes import (
     diagnostics,
+    forks,
     keys,
     metrics,
     policies,
@@ -46,7 +47,7 @@ def documented_routes() -> APIRouter:
 def versioned_routes() -> APIRouter:
     """The routes that are served below `/v1` and without it."""
     router = _router()
-    for module in (sandboxes, policies, snapshots, diagnostics, keys, pools, templates, system):
+    for module in (sandboxes, forks, policies, snapshots, diagnostics, keys, pools, templates, system):
         router.include_router(module.router)
     return router
 

@@ -251,6 +251,9 @@ class SandboxBody(BaseModel):
     metadata: dict[str, str]
     extensions: dict[str, str] | None = None
     allocation: Allocation | None = None
+    lineage: list[str] | None = Field(
+        default=None, description="Sandboxes that it descends from, its parent first, gone ones included."
+    )
     entrypoint: list[str]
     expiresAt: datetime | None = None
     createdAt: datetime
@@ -273,6 +276,9 @@ class CreateSandboxResponse(BaseModel):
     metadata: dict[str, str]
     extensions: dict[str, str] | None = None
     allocation: Allocation | None = None
+    lineage: list[str] | None = Field(
+        default=None, description="Sandboxes that it descends from, its parent first, gone ones included."
+    )
     entrypoint: list[str]
     expiresAt: datetime | None = None
     createdAt: datetime
@@ -368,6 +374,7 @@ def _common(sandbox: Sandbox) -> dict[str, Any]:
         "metadata": dict(sandbox.metadata),
         "extensions": echoed or None,
         "allocation": Allocation(poolRef=spec.extensions[POOL_REF]) if POOL_REF in spec.extensions else None,
+        "lineage": list(spec.lineage) or None,
         "entrypoint": list(spec.entrypoint),
         "expiresAt": sandbox.expires_at,
         "createdAt": sandbox.created_at,

@@ -83,6 +83,15 @@ class AsyncClient:
         data = answer.json()
         return parse(SandboxInfo.read, data), self._told_endpoint(data)
 
+    async def fork(
+        self, sandbox_id: str, request: Mapping[str, Any], *, timeout: float | None = None
+    ) -> Sequence[tuple[SandboxInfo, Endpoint | None]]:
+        """Children of a running sandbox, all of them running, from a body in wire form."""
+        path = f"/sandboxes/{quote(sandbox_id, safe='')}/forks"
+        answer = await self._call("POST", path, content=request, timeout=timeout)
+        items = answer.json()["items"]
+        return [(parse(SandboxInfo.read, item), self._told_endpoint(item)) for item in items]
+
     async def list(
         self,
         *,

@@ -33,6 +33,7 @@ class SandboxInfo:
     metadata: Mapping[str, str] = field(default_factory=dict)
     extensions: Mapping[str, str] = field(default_factory=dict)
     snapshot_id: str | None = None
+    lineage: tuple[str, ...] = ()
 
     @staticmethod
     def read(data: Any) -> SandboxInfo:
@@ -51,6 +52,7 @@ class SandboxInfo:
             metadata=dict(data.get("metadata") or {}),
             extensions=dict(data.get("extensions") or {}),
             snapshot_id=str(data["snapshotId"]) if data.get("snapshotId") else None,
+            lineage=tuple(data.get("lineage") or ()),
         )
 
 

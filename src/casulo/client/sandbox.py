@@ -251,11 +251,8 @@ class AsyncSandbox:
     ) -> tuple[AsyncSandbox, ...]:
         """`count` new sandboxes that begin where this one stands: with its files, and on microVMs with its
         memory. Each says in its metadata whose child it is. All of them run, or an error leaves none."""
-        snapshot = await self.snapshot("fork")
-        try:
-            return await forked(self, self._client, snapshot, count, {"timeout": timeout, "env": env})
-        finally:
-            await self._client.snapshots.delete(snapshot.id)
+        limit = int(seconds("timeout", timeout)) if timeout is not None else None
+        return await forked(self, self._client, {"count": count, "timeout": limit, "env": dict(env or {})})
 
     async def patch_metadata(self, changes: Mapping[str, str | None]) -> SandboxInfo:
         """Set the given keys, remove those whose value is None, leave the others."""

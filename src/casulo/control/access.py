@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from casulo.control.events import Event
+from casulo.control.forks import Wish
 from casulo.control.keys import Keys
 from casulo.control.lifecycle import Lifecycle
 from casulo.control.policies import Policies, Status
@@ -129,6 +130,11 @@ class Access:
         """Thaw."""
         await self.reach(sandbox_id, Scope.CREATE)
         return await self._lifecycle.resume(sandbox_id)
+
+    async def fork(self, sandbox_id: str, wish: Wish) -> tuple[Sandbox, ...]:
+        """Children of a sandbox, which are the caller's."""
+        await self.reach(sandbox_id, Scope.CREATE)
+        return await self._lifecycle.fork(sandbox_id, wish, self.caller)
 
     async def endpoint(self, sandbox_id: str, port: int) -> Handle:
         """Where the sandbox's daemon is, with the token that opens it."""

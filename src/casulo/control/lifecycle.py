@@ -16,6 +16,7 @@ from casulo.control.context import Clock, Context, utc_now
 from casulo.control.events import Events, Kind
 from casulo.control.expiry import Expiry
 from casulo.control.history import History
+from casulo.control.forks import Forks, Wish
 from casulo.control.idles import Idles
 from casulo.control.keys import Keys
 from casulo.control.membership import Membership
@@ -80,6 +81,7 @@ class Lifecycle:
         self._reconciler = Reconciler(self._context, self._starts, self._stops)
         self._pauses = Pauses(self._context, self._reconciler.doubt)
         self.snapshots = Snapshots(self._context, self.vaults)
+        self._forks = Forks(self._context, self.snapshots, self._stops, self._created)
         self.templates = Templates(self._context, self.snapshots, self._stops)
         self.pools = Pools(self._context, self._starts.admission, settings.pools)
         self._idles = Idles(self._context, self._pauses.pause)
@@ -245,6 +247,13 @@ class Lifecycle:
     async def resume(self, sandbox_id: str) -> Sandbox:
         """Thaw; returns it Running."""
         return await self._pauses.resume(sandbox_id)
+
+    async def fork(self, sandbox_id: str, wish: Wish, caller: Caller = OPERATOR) -> tuple[Sandbox, ...]:
+        """Children of a running sandbox that begin where it stands, all of them running."""
+        return await self._forks.fork(sandbox_id, wish, caller)
+
+    async def _created(self, draft: Draft, caller: Caller) -> Sandbox:
+        return await self.create(draft, caller=caller)
 
     async def endpoint(self, sandbox_id: str, port: int) -> Handle:
         """Where the sandbox's daemon is; `port` is only checked.

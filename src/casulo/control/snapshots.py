@@ -54,6 +54,24 @@ class Snapshots:
 
     async def take(self, sandbox_id: str, name: str = "") -> Snapshot:
         """Accept a snapshot of a running sandbox; it is Creating when this returns, and made behind."""
+        snapshot, ability = await self._accept(sandbox_id, name)
+        self._context.tasks.spawn(self._make(snapshot, ability), f"snapshot {snapshot.id}")
+        return snapshot
+
+    async def taken(self, sandbox_id: str, name: str) -> Snapshot:
+        """The same, Ready when this returns. RuntimeFailure says why it is not."""
+        snapshot, ability = await self._accept(sandbox_id, name)
+        await self._make(snapshot, ability)
+        found = await self.get(snapshot.id)
+        if found.status.state is not SnapshotState.READY:
+            await self.delete(snapshot.id)
+            raise RuntimeFailure(
+                f"sandbox {sandbox_id} could not be copied: {found.status.message}",
+                code=Code.SNAPSHOT_CREATE_FAILED,
+            )
+        return found
+
+    async def _accept(self, sandbox_id: str, name: str) -> tuple[Snapshot, Ability]:
         _check_name(name)
         sandbox = await self._context.get(sandbox_id)
         ability = _ability(self._context.runtimes.named(sandbox.runtime))
@@ -66,8 +84,7 @@ class Snapshots:
             str(uuid.uuid4()), sandbox_id, spec, sandbox.runtime, accepted, now, name, sandbox.owner, here
         )
         await self._rows.insert(snapshot)
-        self._context.tasks.spawn(self._make(snapshot, ability), f"snapshot {snapshot.id}")
-        return snapshot
+        return snapshot, ability
 
     async def get(self, snapshot_id: str) -> Snapshot:
         """The snapshot, or NotFound."""

@@ -79,6 +79,7 @@ class Draft:
     snapshot_id: str | None = None
     network_policy: NetworkPolicy | None = None
     credential_proxy: bool = False
+    lineage: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ def complete(
         snapshot_id=draft.snapshot_id,
         network_policy=policy,
         credential_proxy=draft.credential_proxy,
+        lineage=draft.lineage,
     )
 
 

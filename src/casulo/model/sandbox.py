@@ -69,6 +69,7 @@ class Spec:
     With `snapshot_id` the files are those of the snapshot, and `image` only says what it came from.
     Without `network_policy` public addresses are reached freely. With `credential_proxy` there may be a
     vault; `trusted_ca` is then the certificate that programs shall trust, filled in for a start and not kept.
+    `lineage` names the sandbox whose snapshot it began with, that one's, and so on, there or not.
     """
 
     image: str
@@ -86,6 +87,7 @@ class Spec:
     snapshot_id: str | None = None
     network_policy: NetworkPolicy | None = None
     credential_proxy: bool = False
+    lineage: tuple[str, ...] = ()
     trusted_ca: str = ""
 
 

@@ -17,6 +17,7 @@ from casulo.model.memory import with_memory
 from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Isolation, Platform, Spec
 
 T = TypeVar("T")
+_MOST_ANCESTORS = 64
 
 
 class SnapshotState(StrEnum):
@@ -122,6 +123,7 @@ def restored(draft: Draft, snapshot: Snapshot) -> Draft:
         platform=platform,
         isolation=isolation,
         resource_limits=limits,
+        lineage=(snapshot.sandbox_id, *source.lineage)[:_MOST_ANCESTORS],
         extensions={**draft.extensions, **told},
         network_policy=source.network_policy if draft.network_policy is None else draft.network_policy,
         credential_proxy=draft.credential_proxy or source.credential_proxy,
