@@ -18,7 +18,9 @@ def place(request: pytest.FixtureRequest) -> str:
 
 
 async def test_children_have_their_parents_files_and_a_family_tree(client: AsyncClient) -> None:
-    parent = await AsyncSandbox.create("host", env={"A": "1", "B": "1"}, metadata={"team": "x"}, client=client)
+    parent = await AsyncSandbox.create(
+        "host", env={"A": "1", "B": "1"}, metadata={"team": "x"}, client=client
+    )
     await parent.commands.run("echo parent > ~/whose")
     children = await parent.fork(3, env={"B": "2"})
     family = [parent, *children]

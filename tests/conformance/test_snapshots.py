@@ -189,3 +189,26 @@ async def test_survives_a_crash_of_the_server(new_server, runtime_name: str) -> 
         async with restored(client, snapshot) as box:
             assert await say(box, MANIFEST) == before
         await client.snapshots.delete(snapshot.id)
+
+
+async def test_two_branches_are_compared(client: AsyncClient, server: Server, image: str) -> None:
+    async with await AsyncSandbox.create(image, client=client) as source:
+        await say(source, "mkdir ~/t; cd ~/t; echo 1 > kept; echo 1 > edited; echo 1 > removed")
+        first = await source.snapshot()
+        async with restored(client, first) as branch:
+            await say(branch, "cd ~/t; echo 2 > edited; rm removed; echo 1 > fresh")
+            second = await branch.snapshot()
+        try:
+            if server.runtime in ("fake", "docker", "microvm"):
+                with pytest.raises(InvalidRequest, match="cannot compare"):
+                    await client.snapshots.diff(first.id, second.id)
+                return
+            told = {change.path: change.kind for change in await client.snapshots.diff(first.id, second.id)}
+            home = (await say(source, "echo -n ~")).strip()
+            names = {path.removeprefix(f"{home}/t/"): kind for path, kind in told.items() if "/t/" in path}
+            assert names["edited"] == "changed" and names["removed"] == "removed" and "kept" not in names
+            assert names["fresh"] in ("added", "changed")
+            assert not await client.snapshots.diff(second.id, second.id)
+        finally:
+            for snapshot in (second, first):
+                await client.snapshots.delete(snapshot.id)

@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from casulo.api.wire import Pagination, pagination_of
 from casulo.control.snapshots import MAX_NAME_LENGTH
-from casulo.model.snapshot import Snapshot
+from casulo.model.snapshot import Change, Snapshot
+from casulo.runtimes.base import MOST_CHANGES
 from casulo.store.query import Page
 
 
@@ -66,3 +68,28 @@ def snapshot_list(page: Page[Snapshot]) -> SnapshotList:
     """One page on the wire."""
     items = [snapshot_body(snapshot) for snapshot in page.items]
     return SnapshotList(items=items, pagination=pagination_of(page))
+
+
+class ChangeBody(BaseModel):
+    """One path, and whether it was added, removed or changed."""
+
+    path: str
+    kind: str
+
+
+class SnapshotDiff(BaseModel):
+    """What changed, by path. `truncated` says that there is more."""
+
+    changes: list[ChangeBody]
+    truncated: bool
+
+
+def snapshot_diff(changes: Sequence[Change]) -> SnapshotDiff:
+    """Changes on the wire; names that are no text have their bytes replaced."""
+    items = [
+        ChangeBody(
+            path=change.path.encode(errors="surrogateescape").decode(errors="replace"), kind=change.kind
+        )
+        for change in changes
+    ]
+    return SnapshotDiff(changes=items, truncated=len(items) >= MOST_CHANGES)

@@ -14,7 +14,10 @@ from casulo.cli.progress import waiting
 from casulo.cli.state import State, run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from casulo.client import Snapshot
+    from casulo.client.snapshots import Change
 
 app = typer.Typer(help="Keep the files of sandboxes for new ones.", no_args_is_help=True)
 COLUMNS = ["id", "name", "status", "sandbox_id", "created_at"]
@@ -93,6 +96,23 @@ def get(ctx: typer.Context, snapshot_id: SnapshotId, output: Output = None) -> N
             return await client.snapshots.get(snapshot_id)
 
     state.printer().record(described(run(main())))
+
+
+@app.command()
+def diff(
+    ctx: typer.Context,
+    old: Annotated[str, typer.Argument(help="Id of a snapshot.", show_default=False)],
+    new: Annotated[str, typer.Argument(help="Id of another one.", show_default=False)],
+    output: Output = None,
+) -> None:
+    """Show which files differ from one snapshot to another."""
+    state = State.of(ctx)
+
+    async def main() -> Sequence[Change]:
+        async with state.client() as client, waiting("comparing"):
+            return await client.snapshots.diff(old, new)
+
+    state.printer().rows([plain(change) for change in run(main())], ["kind", "path"])
 
 
 @app.command("rm")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -79,6 +79,14 @@ class SnapshotPage:
         )
 
 
+@dataclass(frozen=True)
+class Change:
+    """One path that differs between two snapshots: it was `added`, `removed` or `changed`."""
+
+    path: str
+    kind: str
+
+
 class AsyncSnapshots:
     """The snapshots of one server. Restore one with `Sandbox.create(snapshot=…)`."""
 
@@ -122,6 +130,12 @@ class AsyncSnapshots:
     async def get(self, snapshot_id: str) -> Snapshot:
         """One snapshot; NotFound when it is gone."""
         return parse(Snapshot.read, (await self._call("GET", _path(snapshot_id))).json())
+
+    async def diff(self, old_id: str, new_id: str) -> Sequence[Change]:
+        """The files that differ from one snapshot to another that descends from the same image."""
+        path = f"{_path(old_id)}/diff/{quote(new_id, safe='')}"
+        told = (await self._call("GET", path)).json()
+        return tuple(Change(str(item["path"]), str(item["kind"])) for item in told["changes"])
 
     async def delete(self, snapshot_id: str) -> None:
         """Remove it; sandboxes made from it go on. NotFound when it is gone already."""

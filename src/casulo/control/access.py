@@ -22,7 +22,7 @@ from casulo.model.errors import sandbox_not_found
 from casulo.model.keys import Caller, Scope
 from casulo.model.policy import NetworkPolicy, Rule
 from casulo.model.sandbox import Handle, Sandbox
-from casulo.model.snapshot import Snapshot, snapshot_not_found
+from casulo.model.snapshot import Change, Snapshot, snapshot_not_found
 from casulo.model.template import Ordered, template_not_found
 from casulo.model.vault import Binding, Credential, Patch, Vault
 from casulo.runtimes.registry import Registry
@@ -260,6 +260,11 @@ class SnapshotAccess:
         """Remove every trace."""
         await self._reach(snapshot_id, Scope.CREATE)
         await self._snapshots.delete(snapshot_id)
+
+    async def diff(self, old_id: str, new_id: str) -> Sequence[Change]:
+        """The files that differ between two that the caller sees."""
+        old = await self._reach(old_id, Scope.READ)
+        return await self._snapshots.diff(old, await self._reach(new_id, Scope.READ))
 
     async def _reach(self, snapshot_id: str, scope: Scope) -> Snapshot:
         snapshot = await self._snapshots.get(snapshot_id)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -30,10 +31,18 @@ from casulo.model.errors import (
     Unsupported,
 )
 from casulo.model.sandbox import Handle, Sandbox
-from casulo.model.snapshot import Snapshot, SnapshotReason, SnapshotState, SnapshotStatus, moved
+from casulo.model.snapshot import (
+    Change,
+    Snapshot,
+    SnapshotReason,
+    SnapshotState,
+    SnapshotStatus,
+    moved,
+    require_ready,
+)
 from casulo.model.snapshot import snapshot_not_found as not_found
 from casulo.model.states import State
-from casulo.runtimes.base import Runtime
+from casulo.runtimes.base import Compares, Runtime
 from casulo.runtimes.base import Snapshots as Ability
 from casulo.store.query import Page, SnapshotQuery
 
@@ -106,6 +115,24 @@ class Snapshots:
         if snapshot_id not in self._deleting:
             await self._intend_delete(snapshot_id)
         await asyncio.shield(self._begin_delete(snapshot_id))
+
+    async def diff(self, old: Snapshot, new: Snapshot) -> Sequence[Change]:
+        """The files that differ, by path. Unsupported where the runtime cannot compare them."""
+        if old.runtime != new.runtime:
+            raise Conflict(
+                f"{old.id} is of the runtime {old.runtime!r} and {new.id} of {new.runtime!r}",
+                code=Code.SNAPSHOT_INVALID_STATE,
+            )
+        for each in (old, new):
+            require_ready(each)
+        ability = _ability(self._context.runtimes.named(old.runtime))
+        if not isinstance(ability, Compares):
+            raise Unsupported(
+                f"the runtime {old.runtime!r} cannot compare snapshots",
+                code=Code.NOT_SUPPORTED,
+                hint="create a sandbox from each, and compare their files",
+            )
+        return await ability.diff(old.id, new.id)
 
     async def recover(self) -> None:
         """After a restart: what was being made has failed, what was being deleted goes, strays go."""

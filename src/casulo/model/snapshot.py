@@ -77,6 +77,14 @@ class Snapshot:
     """As with sandboxes."""
 
 
+@dataclass(frozen=True)
+class Change:
+    """One path that two snapshots show differently: `added`, `removed` or `changed`."""
+
+    path: str
+    kind: str
+
+
 def moved(
     snapshot: Snapshot, wanted: SnapshotState, reason: str, now: datetime, message: str = ""
 ) -> Snapshot:
@@ -108,7 +116,7 @@ def restored(draft: Draft, snapshot: Snapshot) -> Draft:
     policy goes on unless the request brings another, and so does the credential vault. Everything else is the
     request's own.
     """
-    _require_ready(snapshot)
+    require_ready(snapshot)
     source = snapshot.spec
     wanted = isolation_of(draft)
     isolation = _kept(snapshot, "isolation", _chosen(wanted), _chosen(source.isolation)) or Isolation.AUTO
@@ -173,7 +181,8 @@ def _lowered(platform: Platform | None) -> Platform | None:
     return Platform(platform.os.lower(), platform.arch.lower()) if platform else None
 
 
-def _require_ready(snapshot: Snapshot) -> None:
+def require_ready(snapshot: Snapshot) -> None:
+    """Conflict unless its files are there."""
     status = snapshot.status
     if status.state is not SnapshotState.READY:
         raise Conflict(

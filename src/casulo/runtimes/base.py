@@ -12,7 +12,7 @@ Optional abilities are objects that a runtime *offers*; an ability that it lacks
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,6 +20,7 @@ from casulo.model.credentials import Credentials
 from casulo.model.errors import RuntimeFailure
 from casulo.model.policy import NetworkPolicy
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
+from casulo.model.snapshot import Change
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ class Reality:
     frozen: bool = False
     exit: Exit | None = None
 
+
+MOST_CHANGES = 100_000
+"""Changes that are told of two snapshots; who needs more compares the files themselves."""
 
 ExitListener = Callable[[str, Exit | None], None]
 """Called on the event loop with the sandbox's id when its processes ended by themselves."""
@@ -135,6 +139,15 @@ class Snapshots(Protocol):
 
     async def list(self) -> set[str]:
         """Ids of all snapshots that have any trace on this host and belong to this server."""
+
+
+@runtime_checkable
+class Compares(Protocol):
+    """Snapshots whose files can be compared."""
+
+    async def diff(self, old: str, new: str) -> Sequence[Change]:
+        """What changed from one to the other, by path, at most `MOST_CHANGES`. Conflict when they have
+        different images."""
 
 
 @runtime_checkable

@@ -56,6 +56,17 @@ async def get_snapshot(request: Request, snapshot_id: str) -> Response:
     return respond.model(wire.snapshot_body(await context(request).lifecycle.snapshots.get(snapshot_id)))
 
 
+@router.get(
+    "/snapshots/{snapshot_id}/diff/{other_id}",
+    response_model=wire.SnapshotDiff,
+    responses=respond.errors(400, 404, 409),
+)
+async def diff_snapshots(request: Request, snapshot_id: str, other_id: str) -> Response:
+    """The files that differ from one snapshot to another that descends from the same image."""
+    changes = await context(request).lifecycle.snapshots.diff(snapshot_id, other_id)
+    return respond.model(wire.snapshot_diff(changes))
+
+
 @router.delete(
     "/snapshots/{snapshot_id}", status_code=204, response_model=None, responses=respond.errors(404, 409)
 )

@@ -10,17 +10,20 @@ nothing changes under the copier's feet; the copy is written to the disk after i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 import structlog
 
 from casulo.model.draft import HOST_IMAGE
-from casulo.model.errors import Code, RuntimeFailure
+from casulo.model.errors import Code, Conflict, RuntimeFailure
 from casulo.model.memory import with_memory
 from casulo.model.sandbox import Handle, Spec
-from casulo.runtimes.local import checkpoints, rootless
+from casulo.model.snapshot import Change
+from casulo.runtimes.base import MOST_CHANGES
+from casulo.runtimes.local import checkpoints, layerdiff, rootless
 from casulo.runtimes.local.container import Folder
 from casulo.runtimes.local.host import Host
 from casulo.runtimes.local.pauses import LocalPause
@@ -68,6 +71,27 @@ class LocalSnapshots:
     async def list(self) -> set[str]:
         """Ids with a record or a layer on the way."""
         return await asyncio.to_thread(self._shelf.snapshots)
+
+    async def diff(self, old: str, new: str) -> Sequence[Change]:
+        """By what is in their layers."""
+        return await asyncio.to_thread(self._diff, old, new)
+
+    def _diff(self, old: str, new: str) -> Sequence[Change]:
+        before, after = self._shelf.kept(old), self._shelf.kept(new)
+        if (before.image, before.ids) != (after.image, after.ids):
+            raise Conflict(
+                "the snapshots have different images below them",
+                code=Code.SNAPSHOT_INVALID_STATE,
+                hint="compare snapshots that descend from one sandbox",
+            )
+        pairs = zip(before.layers, after.layers, strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        layers = [self._shelf.places(each) for each in (before, after)]
+        found = layerdiff.compare(layers[0][:same], layers[0][same:], layers[1][same:])
+        try:
+            return tuple(itertools.islice(found, MOST_CHANGES))
+        except OSError as error:  # one was deleted meanwhile, or has paths longer than can be named
+            raise RuntimeFailure(f"the snapshots cannot be compared: {error.strerror}") from error
 
     def thaw_forgotten(self) -> None:
         """After a restart: let those go on that stood still for a server that is gone. Blocking."""

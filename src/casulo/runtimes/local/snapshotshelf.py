@@ -29,6 +29,7 @@ from typing import Any
 from casulo.images.removal import remove_tree
 from casulo.images.rooted import sync_file_system
 from casulo.model.errors import RuntimeFailure
+from casulo.model.snapshot import snapshot_not_found
 
 _FOLDERS = ("records", "layers", "holds", "tmp", "memory", "frozen")
 _GONE = ".gone-"
@@ -116,6 +117,13 @@ class SnapshotShelf:
         with contextlib.suppress(FileNotFoundError):
             (self._root / "holds" / sandbox_id).unlink()
             self._collect()
+
+    def kept(self, snapshot_id: str) -> Kept:
+        """What a snapshot consists of, or NotFound."""
+        found = _read(self._root / "records" / snapshot_id)
+        if found is None:
+            raise snapshot_not_found(snapshot_id)
+        return found
 
     def places(self, kept: Kept) -> tuple[Path, ...]:
         """The directories of its layers, lowest first."""
