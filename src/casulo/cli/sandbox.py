@@ -258,6 +258,23 @@ def resume(
 
 
 @app.command()
+def fork(
+    ctx: typer.Context,
+    sandbox_id: SandboxId,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=64, help="How many.")] = 1,
+    output: Output = None,
+) -> None:
+    """Make others that begin where a sandbox stands; they have no end unless they are renewed or killed."""
+    state = State.of(ctx)
+
+    async def main() -> list[dict[str, Any]]:
+        async with state.sandbox(sandbox_id) as sandbox, waiting("forking"):
+            return [{"id": child.id} for child in await sandbox.fork(count, timeout=None)]
+
+    state.printer().rows(run(main()), ["id"])
+
+
+@app.command()
 def renew(
     ctx: typer.Context,
     sandbox_id: SandboxId,
