@@ -264,12 +264,12 @@ def fork(
     count: Annotated[int, typer.Option("-n", "--count", min=1, max=64, help="How many.")] = 1,
     output: Output = None,
 ) -> None:
-    """Make others that begin where a sandbox stands; they have no end unless they are renewed or killed."""
+    """Make others that begin where a sandbox stands. They live for ten minutes unless they are renewed."""
     state = State.of(ctx)
 
     async def main() -> list[dict[str, Any]]:
         async with state.sandbox(sandbox_id) as sandbox, waiting("forking"):
-            return [{"id": child.id} for child in await sandbox.fork(count, timeout=None)]
+            return [{"id": child.id} for child in await sandbox.fork(count)]
 
     state.printer().rows(run(main()), ["id"])
 
