@@ -161,9 +161,12 @@ async def test_children_of_a_fork_run_with_its_memory(client: AsyncClient) -> No
         await _said(source, "nohup sleep 100000 >/dev/null 2>&1 & echo $! > /root/pid")
         children = await source.fork(2)
         assert len({source.id, *(child.id for child in children)}) == 3
+        ask = "cat /proc/sys/kernel/random/uuid; head -c 16 /dev/urandom | od -An -tx1; cat /etc/machine-id"
+        told = [(await _said(box, ask)).split("\n") for box in (source, *children)]
+        assert all(len(set(answers)) == len(told) for answers in zip(*told, strict=True))
         for child in children:
             assert await _said(child, "kill -0 $(cat /root/pid) && echo alive") == "alive"
-            assert child.info.metadata["casulo.parent"] == source.id
+            assert (await child.refresh()).lineage == (source.id,)
             await child.kill()
         assert not (await client.snapshots.list(sandbox_id=source.id)).items
 
@@ -217,8 +220,10 @@ def test_paused_and_running_machines_survive_the_servers_death(restarted: Server
         for box in (paused, running):
             assert box.commands.run("echo before > /root/kept").exit_code == 0
         paused.pause()
+    spares = {path.name for path in restarted.data_dir.glob("microvms/spare-*")}
     restarted.crash()
     restarted.start()
+    assert not spares & {path.name for path in restarted.data_dir.glob("microvms/*")}
     with Client(_connection(restarted)) as client:
         again = Sandbox.connect(running.id, client=client)
         assert again.commands.run("cat /root/kept").stdout == "before\n"
@@ -228,6 +233,25 @@ def test_paused_and_running_machines_survive_the_servers_death(restarted: Server
         assert back.commands.run("cat /root/kept").stdout == "before\n"
         for box in (again, back):
             box.kill()
+    _leaves_nothing(restarted)
+
+
+def _leaves_nothing(server: Server) -> None:
+    """A server that ends takes what nobody uses with it; its sandboxes are gone before."""
+    server.stop()
+    try:
+        assert not list(server.data_dir.glob("microvms/*")) and not _taps(server)
+        assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if _names(path, server)]
+    finally:
+        server.start()
+
+
+def _names(cmdline: Path, server: Server) -> bool:
+    try:
+        words = cmdline.read_bytes()
+    except OSError:  # it ended
+        return False
+    return b"qemu" in words and f"/run/casulo/{instance_of(server.data_dir)}/".encode() in words
 
 
 def test_an_image_of_layers_is_a_disk(restarted: Server, layout: LayoutWriter) -> None:

@@ -39,6 +39,7 @@ class Snapshots(Twin[AsyncSnapshots]):
     list = blocking(AsyncSnapshots.list)
     get = blocking(AsyncSnapshots.get)
     delete = blocking(AsyncSnapshots.delete)
+    diff = blocking(AsyncSnapshots.diff)
 
 
 class Templates(Twin[AsyncTemplates]):
@@ -78,6 +79,7 @@ class Client(Twin[AsyncClient]):
     health = blocking(AsyncClient.health)
     version = blocking(AsyncClient.version)
     create = blocking(AsyncClient.create)
+    fork = blocking(AsyncClient.fork)
     list = blocking(AsyncClient.list)
     get = blocking(AsyncClient.get)
     kill = blocking(AsyncClient.kill)
