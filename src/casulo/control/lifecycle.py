@@ -15,8 +15,8 @@ from functools import partial
 from casulo.control.context import Clock, Context, utc_now
 from casulo.control.events import Events, Kind
 from casulo.control.expiry import Expiry
-from casulo.control.history import History
 from casulo.control.forks import Forks, Wish
+from casulo.control.history import History
 from casulo.control.idles import Idles
 from casulo.control.keys import Keys
 from casulo.control.membership import Membership
