@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
@@ -27,7 +28,11 @@ MOST = 64
 _NAME = "fork"
 _log = structlog.get_logger(__name__)
 
-Create = Callable[[Draft, Caller], Awaitable[Sandbox]]
+
+class Create(Protocol):
+    """The lifecycle's own."""
+
+    def __call__(self, draft: Draft, *, caller: Caller) -> Awaitable[Sandbox]: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Wish:
 
 
 class Forks:
-    """`create` is the lifecycle's own."""
+    """Forks on one server."""
 
     def __init__(self, context: Context, snapshots: Snapshots, stops: Stops, create: Create) -> None:
         self._context = context
@@ -68,7 +73,7 @@ class Forks:
         try:
             draft = _child(parent, snapshot.id, wish)
             made = await asyncio.gather(
-                *(self._create(draft, caller) for _ in range(wish.count)), return_exceptions=True
+                *(self._create(draft, caller=caller) for _ in range(wish.count)), return_exceptions=True
             )
             failed = [one for one in made if isinstance(one, BaseException)]
             children = tuple(one for one in made if not isinstance(one, BaseException))

@@ -81,7 +81,7 @@ class Lifecycle:
         self._reconciler = Reconciler(self._context, self._starts, self._stops)
         self._pauses = Pauses(self._context, self._reconciler.doubt)
         self.snapshots = Snapshots(self._context, self.vaults)
-        self._forks = Forks(self._context, self.snapshots, self._stops, self._created)
+        self._forks = Forks(self._context, self.snapshots, self._stops, self.create)
         self.templates = Templates(self._context, self.snapshots, self._stops)
         self.pools = Pools(self._context, self._starts.admission, settings.pools)
         self._idles = Idles(self._context, self._pauses.pause)
@@ -252,9 +252,6 @@ class Lifecycle:
         """Children of a running sandbox that begin where it stands, all of them running."""
         return await self._forks.fork(sandbox_id, wish, caller)
 
-    async def _created(self, draft: Draft, caller: Caller) -> Sandbox:
-        return await self.create(draft, caller=caller)
-
     async def endpoint(self, sandbox_id: str, port: int) -> Handle:
         """Where the sandbox's daemon is; `port` is only checked.
 
@@ -273,7 +270,7 @@ class Lifecycle:
 
     async def _create(self, draft: Draft, key: str | None, request_hash: str, caller: Caller) -> Sandbox:
         draft, pool = self.pools.resolve(draft)
-        runtime, spec, draft = await self._planned(draft, caller)
+        runtime, spec, draft = await self.plan(draft, caller)
         member = self.pools.take(runtime, spec, pool)
         sandbox = self._new(spec, draft, runtime, caller.owner)
         order = Order(sandbox, runtime, draft.credentials)
@@ -285,12 +282,8 @@ class Lifecycle:
         self._expiry.notice(created.expires_at)
         return created
 
-    async def plan(self, draft: Draft, caller: Caller) -> tuple[Runtime, Spec]:
+    async def plan(self, draft: Draft, caller: Caller) -> tuple[Runtime, Spec, Draft]:
         """What a create would do, without doing it; refuses as it would."""
-        runtime, spec, _ = await self._planned(draft, caller)
-        return runtime, spec
-
-    async def _planned(self, draft: Draft, caller: Caller) -> tuple[Runtime, Spec, Draft]:
         runtime, draft = await self._sourced(draft, caller)
         isolation = runtime.capabilities.chosen(isolation_of(draft))
         able = runtime.capabilities.of(isolation)

@@ -36,7 +36,7 @@ _PAUSE_SECONDS = 0.1
 _PAGE = 200
 _log = structlog.get_logger(__name__)
 
-Plan = Callable[[Draft, Caller], Awaitable[tuple[Runtime, Spec]]]
+Plan = Callable[[Draft, Caller], Awaitable[tuple[Runtime, Spec, Draft]]]
 Create = Callable[[Draft, Caller], Awaitable[Sandbox]]
 
 
@@ -69,7 +69,7 @@ class Templates:
         wanted = replace(
             draft, extensions=told, metadata=metadata, timeout_seconds=_lifetime(ordered.readiness)
         )
-        runtime, spec = await plan(wanted, caller)
+        runtime, spec, _ = await plan(wanted, caller)
         row = self._row(template_id, runtime, spec, ordered, caller)
         await self._context.store.snapshots.insert(row)
         work = self._build(row, wanted, ordered.readiness, lambda: create(wanted, caller))
