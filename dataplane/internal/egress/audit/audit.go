@@ -108,6 +108,10 @@ func (l *Log) isRepeated(record Record, now time.Time) bool {
 func (l *Log) Sweep() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err := l.file.follow(); err != nil {
+		l.failed++
+		log.Printf("event=audit_failed error=%q", err)
+	}
 	l.sweep(time.Now())
 }
 

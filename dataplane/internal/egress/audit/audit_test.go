@@ -63,6 +63,44 @@ func TestTheFileIsRotated(t *testing.T) {
 	}
 }
 
+func TestALogThatCannotBeSetAsideGoesOn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.Mkdir(path+".1", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Open(path, 300, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		l.Write(Record{Sandbox: "a", Decision: "allow", Port: uint16(i + 1)})
+	}
+	content, err := os.ReadFile(path)
+	if err != nil || strings.Count(string(content), "\n") != 10 {
+		t.Errorf("%d lines, %v", strings.Count(string(content), "\n"), err)
+	}
+	if l.Failed() == 0 {
+		t.Error("it is not told")
+	}
+}
+
+func TestALogThatSomebodyMovedIsMadeAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, err := Open(path, 1<<20, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Write(Record{Sandbox: "a", Decision: "allow", Port: 1})
+	if err := os.Rename(path, path+".mine"); err != nil {
+		t.Fatal(err)
+	}
+	l.Sweep()
+	l.Write(Record{Sandbox: "a", Decision: "allow", Port: 2})
+	if content, err := os.ReadFile(path); err != nil || strings.Count(string(content), "\n") != 1 {
+		t.Errorf("%q, %v", content, err)
+	}
+}
+
 func TestFollowersGetWhatComes(t *testing.T) {
 	l, err := Open(filepath.Join(t.TempDir(), "log"), 1<<20, 1)
 	if err != nil {

@@ -4,6 +4,7 @@
 package audit
 
 import (
+	"errors"
 	"fmt"
 	"os"
 )
@@ -22,6 +23,7 @@ func openFile(path string, maxBytes int64, keep int) (*file, error) {
 	return f, f.open()
 }
 
+// open leaves an earlier file alone when there is no new one.
 func (f *file) open() error {
 	out, err := os.OpenFile(f.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -29,26 +31,31 @@ func (f *file) open() error {
 	}
 	info, err := out.Stat()
 	if err != nil {
-		return err
+		return errors.Join(err, out.Close())
 	}
+	old := f.out
 	f.out, f.size = out, info.Size()
+	if old != nil {
+		return old.Close()
+	}
 	return nil
 }
 
+// write goes on in the file as it is when it cannot be set aside.
 func (f *file) write(line []byte) error {
+	var failed error
 	if f.size > 0 && f.size+int64(len(line)) > f.maxBytes {
-		if err := f.rotate(); err != nil {
-			return err
-		}
+		failed = f.rotate()
 	}
 	n, err := f.out.Write(line)
 	f.size += int64(n)
-	return err
+	return errors.Join(failed, err)
 }
 
 func (f *file) rotate() error {
-	if err := f.out.Close(); err != nil {
-		return err
+	if f.keep == 0 {
+		f.size = 0
+		return f.out.Truncate(0)
 	}
 	for i := f.keep - 1; i >= 0; i-- {
 		from := f.path
@@ -59,9 +66,15 @@ func (f *file) rotate() error {
 			return err
 		}
 	}
-	if f.keep == 0 {
-		if err := os.Truncate(f.path, 0); err != nil {
-			return err
+	return f.open()
+}
+
+// follow opens the file anew when somebody has moved or removed it.
+func (f *file) follow() error {
+	there, err := os.Stat(f.path)
+	if err == nil {
+		if here, failed := f.out.Stat(); failed == nil && os.SameFile(here, there) {
+			return nil
 		}
 	}
 	return f.open()
