@@ -259,6 +259,7 @@ def forged(w: World, p: Places) -> list[Attempt]:
             "host": w.at(80), "port": 4500, "source": p.neighbour}),
         Attempt("raw-socket", "special", "", {"family": 2, "kind": 3, "number": 255}),
         Attempt("packet-socket", "special", "", {"family": 17, "kind": 3, "number": 768}),
+        Attempt("vsock", "special", "", {"family": 40, "kind": 1, "number": 0}),
         Attempt("other-transport", "special", "", {"family": 2, "kind": 1, "number": 132}),
         Attempt("change-hardware-address", "command", "", {
             "words": ["ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"]}),

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from casulo.model.errors import InvalidRequest, Unsupported
 from casulo.model.sandbox import Isolation, Resources, Spec
 from casulo.runtimes.docker.abilities import of_engine
-from casulo.runtimes.docker.choice import check_settings, runtime_of
+from casulo.runtimes.docker.choice import check_settings, runtime_of, seccomp_of
 from casulo.runtimes.docker.engine import About
 from casulo.runtimes.docker.plan import Names, Plan
 from casulo.runtimes.docker.settings import DockerSettings
@@ -103,3 +104,19 @@ def test_a_runtime_that_a_request_chose_is_part_of_what_was_allowed_for_gvisor_t
 def test_addresses_have_a_scheme_that_is_spoken(host: str) -> None:
     with pytest.raises(ValueError, match="does not start"):
         DockerSettings(host=host)
+
+
+def test_the_seccomp_profile_closes_what_goes_past_the_network() -> None:
+    known = About.parse(
+        {"Architecture": "x86_64", "DefaultRuntime": "runc", "SecurityOptions": ["name=seccomp"]}
+    )
+    profile = json.loads(seccomp_of("", known))
+    families = [
+        rule["args"][0]["valueTwo"]
+        for rule in profile["syscalls"]
+        if "socket" in rule["names"] and rule["args"]
+    ]
+    assert set(families) == {1, 2, 10, 16} and 40 not in families
+    refused = next(rule for rule in profile["syscalls"] if rule["action"] == "SCMP_ACT_ERRNO")
+    assert "clone3" in refused["names"] and refused["errnoRet"] == 38
+    assert seccomp_of("runsc", known) == "" and seccomp_of("", About.parse({"Architecture": "x86_64"})) == ""

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from collections.abc import Mapping
 
 from casulo.model.draft import DOCKER_RUNTIME, nearest
@@ -11,6 +13,17 @@ from casulo.model.errors import Code, InvalidRequest, Unsupported
 from casulo.model.sandbox import Isolation, Spec
 from casulo.runtimes.docker.engine import About
 from casulo.runtimes.docker.settings import DockerSettings
+from casulo.runtimes.local import seccomp
+
+_NEWER = (
+    "clone3", "close_range", "openat2", "faccessat2", "epoll_pwait2", "fchmodat2", "pidfd_open",
+    "pidfd_getfd", "pidfd_send_signal", "process_madvise", "process_mrelease", "futex_waitv",
+    "futex_wake", "futex_wait", "futex_requeue", "cachestat", "mseal", "memfd_secret",
+    "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "io_uring_setup",
+    "io_uring_enter", "io_uring_register", "map_shadow_stack",
+)  # fmt: skip
+"""Calls for which programs look whether they exist, and do without: engines before 23 refuse all that is not
+allowed in a way that looks as if these were there but forbidden."""
 
 _SHARING = ("runc", "crun", "io.containerd.runc.v2")
 
@@ -68,6 +81,20 @@ def shares_kernel(runtime: str, about: About) -> bool:
     """Whether an OCI runtime leaves the container's network to the host's kernel, so that it can be
     connected after its start. Others look for the network once, and then have one of their own."""
     return (runtime or about.default_runtime) in _SHARING
+
+
+def seccomp_of(runtime: str, about: About) -> str:
+    """The profile that the engine shall load, the same as of local sandboxes; empty leaves the engine's own.
+
+    The engine's own lets AF_VSOCK through, which goes past every network namespace and packet filter.
+    """
+    if not about.seccomp or about.architecture not in ("amd64", "arm64") or not shares_kernel(runtime, about):
+        return ""
+    profile = seccomp.profile(about.architecture, clone3=False)
+    allowed = {name for rule in profile["syscalls"] for name in rule["names"]}
+    absent = [name for name in _NEWER if name not in allowed]
+    profile["syscalls"].append({"names": absent, "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS})
+    return json.dumps(profile)
 
 
 def _invalid(what: str, hint: str = "") -> InvalidRequest:

@@ -39,6 +39,7 @@ class About:
     default_runtime: str
     unlimited: tuple[str, ...]
     rootless: bool
+    seccomp: bool = False
 
     @classmethod
     def parse(cls, info: Mapping[str, Any]) -> About:
@@ -54,6 +55,7 @@ class About:
             default_runtime=str(info.get("DefaultRuntime", "")),
             unlimited=tuple(name for key, name in _LIMITS.items() if info.get(key) is False),
             rootless="name=rootless" in security,
+            seccomp="name=seccomp" in security,
         )
 
     @property

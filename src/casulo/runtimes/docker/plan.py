@@ -119,6 +119,7 @@ class Plan:
     resolvers: tuple[str, ...] = ()
     address: str = ""
     runtime: str = ""
+    seccomp: str = ""
     publish: str = ""
     log_bytes: int = 10 << 20
     mounts: tuple[Mapping[str, Any], ...] = ()
@@ -159,7 +160,7 @@ class Plan:
             "ExtraHosts": [f"{self._hostname}:{self.address}"] if self.address else [],
             "CapDrop": ["ALL"],
             "CapAdd": list(CAPABILITIES),
-            "SecurityOpt": ["no-new-privileges"],
+            "SecurityOpt": ["no-new-privileges", *([f"seccomp={self.seccomp}"] if self.seccomp else [])],
             "Mounts": [{**program, "VolumeOptions": {"NoCopy": True}}, *map(dict, self.mounts)],
             "LogConfig": {"Type": "json-file", "Config": self._log()},
             "RestartPolicy": {"Name": "no"},

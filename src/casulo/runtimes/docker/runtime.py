@@ -251,6 +251,7 @@ class DockerRuntime:
 
     async def _make(self, sandbox_id: str, spec: Spec, image: EngineImage, mounts: Mounts) -> DockerContainer:
         connection = await self._connections.make(sandbox_id, spec)
+        runtime = choice.runtime_of(spec, self._settings, self._engine.about)
         plan = Plan(
             sandbox_id=sandbox_id,
             names=self._names,
@@ -260,7 +261,8 @@ class DockerRuntime:
             network=connection.network,
             resolvers=connection.resolvers,
             address=connection.address,
-            runtime=choice.runtime_of(spec, self._settings, self._engine.about),
+            runtime=runtime,
+            seccomp=choice.seccomp_of(runtime, self._engine.about),
             publish=connection.publish,
             log_bytes=self._settings.log_cap_bytes,
             mounts=mounts.entries,
@@ -350,6 +352,7 @@ class DockerRuntime:
 
     async def inspect(self, sandbox_id: str, handle: Handle) -> Reality:
         """Look at the container, and watch it from now on."""
+        await self._shown(sandbox_id, handle)  # those who watch look for it by its name, so that comes first
         self._ends.watch(sandbox_id)
         name = self._names.container(sandbox_id)
         state = (await self._shown(sandbox_id, handle) or {}).get("State", {})
