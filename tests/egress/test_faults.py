@@ -76,7 +76,9 @@ def allowed(server: Server) -> Boxed:
     return create(server, {"egress": [{"action": "allow", "target": "good.test"}]})
 
 
-async def test_b066_the_process_is_killed(server: Server, world: World) -> None:
+@pytest.mark.parametrize("ground", ["container", "docker"], indirect=True)
+async def test_b066_the_process_is_killed(ground: tuple[Server, str], world: World) -> None:
+    server = ground[0]
     box = allowed(server)
 
     def kill() -> None:
@@ -84,6 +86,7 @@ async def test_b066_the_process_is_killed(server: Server, world: World) -> None:
 
     await under_fire(box, world, 10, kill)
     assert box.policy()["status"] == "ok"
+    box.delete()
 
 
 async def test_b066_killed_while_the_server_is_down_it_stays_closed(server: Server, world: World) -> None:

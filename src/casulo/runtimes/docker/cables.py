@@ -94,6 +94,7 @@ class Cables:
             raise RuntimeFailure(
                 f"the container cannot be connected to the packet filter: {error}",
                 code=Code.SANDBOX_START_FAILED,
+                hint='[docker] reach = "published" leaves the network to the engine, without policies',
             ) from error
 
     def police(self, sandbox_id: str, policy: NetworkPolicy) -> None:
