@@ -99,7 +99,9 @@ class Templates:
     async def recover(self) -> None:
         """After a restart: remove the sandboxes that templates were being made from."""
         for sandbox in await self._context.store.all():
-            if is_template(sandbox.metadata.get(BUILDS)):
+            template_id = sandbox.metadata.get(BUILDS, "")
+            row = await self._context.store.snapshots.get(template_id) if is_template(template_id) else None
+            if row is not None and row.owner == sandbox.owner:  # else somebody else wrote it there
                 self._stops.begin(sandbox.id, Reason.DELETED)
 
     async def _all(self, owner: str | None) -> Sequence[Snapshot]:

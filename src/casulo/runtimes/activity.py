@@ -30,8 +30,8 @@ def ask(handle: Handle) -> Activity:
         connection.request("GET", "/v1/internal/activity", headers={"X-EXECD-ACCESS-TOKEN": handle.token})
         answer = connection.getresponse()
         told = json.loads(answer.read(_MOST_BYTES))
-        return Activity(bool(told["requests"] or told["commands"]), told["idle_ms"] / 1000)
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        return Activity(bool(told["requests"] or told["commands"]), int(told["idle_ms"]) / 1000)
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, OverflowError) as error:
         raise RuntimeFailure(f"the sandbox's daemon does not say whether it is used: {error}") from error
     finally:
         connection.close()

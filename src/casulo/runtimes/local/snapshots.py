@@ -35,6 +35,7 @@ T = TypeVar("T")
 MOST_LAYERS = 200
 """Of one root: the kernel takes the names of all of them in one page."""
 
+_COMPARED_AT_ONCE = 2
 _log = structlog.get_logger(__name__)
 
 
@@ -46,6 +47,7 @@ class LocalSnapshots:
         self._pauses = pauses
         self._roots = roots
         self._shelf = shelf
+        self._comparing = asyncio.Semaphore(_COMPARED_AT_ONCE)
 
     async def take(self, snapshot_id: str, sandbox_id: str, spec: Spec, handle: Handle) -> None:
         """Freeze, copy, thaw, and then keep."""
@@ -74,7 +76,8 @@ class LocalSnapshots:
 
     async def diff(self, old: str, new: str) -> Sequence[Change]:
         """By what is in their layers."""
-        return await asyncio.to_thread(self._diff, old, new)
+        async with self._comparing:
+            return await asyncio.to_thread(self._diff, old, new)
 
     def _diff(self, old: str, new: str) -> Sequence[Change]:
         before, after = self._shelf.kept(old), self._shelf.kept(new)

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,14 @@ from casulo.model.errors import RuntimeFailure
 
 _SECONDS = 120.0
 _DONE = 204
+_MOST_BYTES = 64 << 10
 _BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    content: bytes
 
 
 class Api:
@@ -43,24 +51,37 @@ class Api:
         if answer.status != _DONE:
             raise RuntimeFailure(f"the virtual machine monitor refused {path}: {_fault(answer)}")
 
-    async def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpcore.Response:
+    async def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> _Answer:
         content = None if body is None else json.dumps(body).encode()
         headers: dict[bytes | str, bytes | str] = {"Host": "localhost", "Accept": "application/json"}
         if content is not None:
             headers["Content-Type"] = "application/json"
         limits = dict.fromkeys(("connect", "read", "write", "pool"), _SECONDS)
         with shortened(self._socket) as place:
-            async with httpcore.AsyncConnectionPool(uds=place) as pool:
-                return await pool.request(
+            async with (
+                httpcore.AsyncConnectionPool(uds=place) as pool,
+                pool.stream(
                     method,
                     f"http://localhost{path}",
                     headers=headers,
                     content=content,
                     extensions={"timeout": limits},
-                )
+                ) as answer,
+            ):
+                return _Answer(answer.status, await _body(answer))
 
 
-def _fault(answer: httpcore.Response) -> str:
+async def _body(answer: httpcore.Response) -> bytes:
+    """As much of it as may be."""
+    content = b""
+    async for chunk in answer.aiter_stream():
+        content += chunk
+        if len(content) > _MOST_BYTES:
+            break
+    return content
+
+
+def _fault(answer: _Answer) -> str:
     try:
         return str(json.loads(answer.content)["fault_message"])
     except (ValueError, KeyError, TypeError):

@@ -18,6 +18,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ class Firecracker:
 
     def root(self, sockets: Sockets) -> Path:
         """What the monitor takes for the root of everything, or at least begins from."""
-        return sockets.jail / self._program.name / _NAME / "root"
+        return _jail(sockets) / self._program.name / _NAME / "root"
 
     async def start(self, plan: Plan) -> Process:
         """Boot the machine, or load the state that it begins from and let it stand still."""
@@ -116,12 +117,12 @@ class Firecracker:
         return [
             *(str(self._jailer), "--id", _NAME, "--exec-file", str(self._program)),
             *("--uid", str(plan.uid), "--gid", str(plan.uid)),
-            *("--chroot-base-dir", str(plan.sockets.jail), "--", *own),
+            *("--chroot-base-dir", str(_jail(plan.sockets)), "--", *own),
         ]
 
     def _furnish(self, plan: Plan) -> None:
         """Put everything into the root that the monitor is to find there."""
-        shutil.rmtree(plan.sockets.jail, ignore_errors=True)  # of the machine's life before it was paused
+        shutil.rmtree(_jail(plan.sockets), ignore_errors=True)  # of the machine's life before it was paused
         root = self.root(plan.sockets)
         root.mkdir(mode=0o700, parents=True)
         if self._jailer is not None:
@@ -164,7 +165,7 @@ class Firecracker:
             with shortened(self.root(sockets) / "vsock") as place:
                 opened = await wire.unix(place)
             opened.write(f"CONNECT {PORTS[line]}\n".encode())
-            if (await opened.reader.readline()).startswith(b"OK "):
+            if await _accepted(opened):
                 return opened
             opened.close()
             await asyncio.sleep(_RETRY_SECONDS)
@@ -235,10 +236,30 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _take_out(root: Path, target: Path) -> None:
+    """Copies: the monitor keeps what it has open, and what it calls a file may be anything."""
     for name in (MEMORY, STATE):
         saved = root / f"saved.{name}"
-        os.chown(saved, os.geteuid(), os.getegid())
-        shutil.move(saved, target / name)
+        descriptor = os.open(saved, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise RuntimeFailure(f"the virtual machine monitor saved no file as {name}")
+            disks.copy(Path(f"/proc/self/fd/{descriptor}"), target / name)
+        finally:
+            os.close(descriptor)
+            saved.unlink(missing_ok=True)
+
+
+async def _accepted(opened: Wire) -> bool:
+    try:
+        return (await opened.reader.readline()).startswith(b"OK ")
+    except ValueError as error:
+        raise OSError("the monitor said too much") from error
+
+
+def _jail(sockets: Sockets) -> Path:
+    if sockets.jail is None:
+        raise ValueError("a machine of Firecracker needs a folder for its files")
+    return sockets.jail
 
 
 def _let_go(tap: int, uid: int) -> None:

@@ -36,7 +36,7 @@ class Sockets:
     """
 
     folder: Path
-    jail: Path = Path()
+    jail: Path | None = None
 
     @property
     def control(self) -> Path:
