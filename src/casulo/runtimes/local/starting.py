@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from casulo import linux
@@ -120,7 +120,7 @@ class Starter:
         ours, theirs = bootchannel.socket_pair()
         try:
             with theirs:
-                pid = box.start(theirs, self._start_timeout)
+                pid = self._started(box, theirs, resources)
             since = linux.start_time(pid)  # now: a short entrypoint may end before `ready` is read
             if since is None:
                 raise RuntimeFailure("the daemon ended at once", code=Code.SANDBOX_START_FAILED)
@@ -130,6 +130,18 @@ class Starter:
             ours.close()
             raise
         return ours, pid, since
+
+    def _started(self, box: Container, channel: socket.socket, resources: Resources) -> int:
+        """gVisor's own programs take most of a start, and none of the sandbox's runs before it is told to:
+        until then they may use every processor."""
+        if not box.engine.is_gvisor:
+            return box.start(channel, self._start_timeout)
+        limits = box.engine.on_host(resources)
+        every = max(limits.cpu_millis, 1000 * (os.cpu_count() or 1))
+        box.group.create(replace(limits, cpu_millis=every), self._host.id_base)
+        pid = box.start(channel, self._start_timeout)
+        box.group.create(limits, self._host.id_base)
+        return pid
 
     def can_park(self, spec: Spec) -> bool:
         """Whether `park` is possible."""
