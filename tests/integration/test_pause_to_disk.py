@@ -333,7 +333,7 @@ def _processes(server: Server, sandbox_id: str) -> list[str]:
     return found
 
 
-def _until(holds: Callable[[], bool], within: float = 150.0) -> None:
+def _until(holds: Callable[[], bool], within: float = 120.0) -> None:
     deadline = time.monotonic() + within
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"
