@@ -170,6 +170,7 @@ async def _nothing_is_left(ground: Ground, before: Traces) -> None:
         tree = subprocess.run(
             ["pstree", "-apl", str(ground.server.process.pid)], capture_output=True, text=True
         )
+        print(f"seed {ground.seed}: {grown}", flush=True)  # a long run may be cut before it tells
         raise AssertionError(f"seed {ground.seed}: {grown}\n{tree.stdout}\n{ground.server.output[-5000:]}")
     if ground.engine:
         ours = ground.engine.ours()
