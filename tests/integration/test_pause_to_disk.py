@@ -213,7 +213,7 @@ def test_it_outlives_the_loss_of_everything_that_a_reboot_takes(server: Server, 
     assert held["policy"]["defaultAction"] == "deny", held
 
 
-@pytest.mark.parametrize("moment", ["pausing", "memory.new", "memory.new/checkpoint.img", "memory"])
+@pytest.mark.parametrize("moment", ["pausing", "memory.new/checkpoint.img", "memory"])
 def test_a_server_killed_while_it_pauses(server: Server, made: dict, moment: str) -> None:
     folder = server.data_dir / "sandboxes" / made["id"]
     count = _count(server, made["id"])
@@ -221,7 +221,7 @@ def test_a_server_killed_while_it_pauses(server: Server, made: dict, moment: str
     _goes_on(server, made["id"], count)
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.1, 0.2, 0.35, 0.6])
+@pytest.mark.parametrize("delay", [0.0, 0.2, 0.45])
 def test_a_server_killed_while_it_resumes(server: Server, made: dict, delay: float) -> None:
     folder = server.data_dir / "sandboxes" / made["id"]
     count = _count(server, made["id"])
