@@ -106,8 +106,10 @@ async def test_presets_and_search_domains(egress_server: Server, world: World) -
 @pytest.fixture
 def bounded(world: World, tmp_path: Path) -> Iterator[Server]:
     """A server whose sandboxes may have few connections."""
-    extra = "max_connections = 12\nconnections_per_second = 10\n"
-    made = make_server(tmp_path / "server", world, extra).start()
+    made = make_server(tmp_path / "server", world)
+    bounds = "[egress]\nmax_connections = 12\nconnections_per_second = 10\n"
+    made.extra = made.extra.replace("[egress]\n", bounds)
+    made.start()
     yield made
     made.delete_all()
     made.stop()
