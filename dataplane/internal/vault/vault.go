@@ -57,6 +57,7 @@ type Binding struct {
 	Headers       []Header
 	Substitutions []Substitution
 	RedactBodies  bool
+	Lacks         string // a credential without which none of its requests is sent
 
 	hosts   []string
 	schemes []string
@@ -89,8 +90,8 @@ func secretsOf(wire *wireVault) []string {
 			continue
 		}
 		pair, err := base64.StdEncoding.DecodeString(wire.Credentials[each.Auth.Credential])
-		if err != nil {
-			continue // it is sent as it is, and found as it is
+		if err != nil || len(pair) == 0 {
+			continue // it is sent and found as it is, or not there
 		}
 		found = append(found, string(pair))
 		if _, password, both := strings.Cut(string(pair), ":"); both && len(password) >= leastPassword {

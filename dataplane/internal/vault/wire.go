@@ -22,6 +22,7 @@ type wireVault struct {
 	Revision    int64             `json:"revision"`
 	CA          wireCA            `json:"ca"`
 	Credentials map[string]string `json:"credentials"`
+	Unavailable []string          `json:"unavailable"` // credentials whose values cannot be read where they come from
 	Bindings    []wireBinding     `json:"bindings"`
 	Roots       string            `json:"upstreamRoots"`
 }
@@ -80,7 +81,7 @@ func Parse(data []byte, earlier *Vault) (*Vault, error) {
 	}
 	seen := map[string]bool{}
 	for _, each := range wire.Bindings {
-		bound, err := each.parse(wire.Credentials)
+		bound, err := each.parse(wire)
 		if err != nil {
 			return nil, fmt.Errorf("binding %q: %w", each.Name, err)
 		}
@@ -105,7 +106,7 @@ func unreadable(err error) error {
 	return errors.New("the vault is no JSON of the agreed form")
 }
 
-func (w *wireBinding) parse(credentials map[string]string) (*Binding, error) {
+func (w *wireBinding) parse(all *wireVault) (*Binding, error) {
 	b := &Binding{Name: w.Name, RedactBodies: w.RedactBodies, schemes: w.Match.Schemes,
 		ports: w.Match.Ports, methods: w.Match.Methods}
 	for _, host := range w.Match.Hosts {
@@ -126,23 +127,23 @@ func (w *wireBinding) parse(credentials map[string]string) (*Binding, error) {
 		}
 		b.paths = append(b.paths, parsed)
 	}
-	if err := b.setHeaders(&w.Auth, credentials); err != nil {
+	if err := b.setHeaders(&w.Auth, all); err != nil {
 		return nil, err
 	}
-	return b, b.setSubstitutions(&w.Auth, credentials)
+	return b, b.setSubstitutions(&w.Auth, all)
 }
 
-func (b *Binding) setHeaders(auth *wireAuth, credentials map[string]string) error {
+func (b *Binding) setHeaders(auth *wireAuth, all *wireVault) error {
 	switch auth.Type {
 	case "bearer":
-		return b.addHeader("Authorization", "Bearer ", auth.Credential, credentials)
+		return b.addHeader("Authorization", "Bearer ", auth.Credential, all)
 	case "basic":
-		return b.addHeader("Authorization", "Basic ", auth.Credential, credentials)
+		return b.addHeader("Authorization", "Basic ", auth.Credential, all)
 	case "apiKey":
-		return b.addHeader(auth.Name, "", auth.Credential, credentials)
+		return b.addHeader(auth.Name, "", auth.Credential, all)
 	case "customHeaders":
 		for _, each := range auth.Headers {
-			if err := b.addHeader(each.Name, "", each.Credential, credentials); err != nil {
+			if err := b.addHeader(each.Name, "", each.Credential, all); err != nil {
 				return err
 			}
 		}
@@ -153,11 +154,13 @@ func (b *Binding) setHeaders(auth *wireAuth, credentials map[string]string) erro
 	return nil
 }
 
-func (b *Binding) addHeader(name, prefix, credential string, credentials map[string]string) error {
-	value, known := credentials[credential]
+func (b *Binding) addHeader(name, prefix, credential string, all *wireVault) error {
+	value, err := b.valueOf(credential, all)
 	switch {
-	case !known || value == "":
-		return fmt.Errorf("there is no credential %q", credential)
+	case err != nil:
+		return err
+	case value == "":
+		return nil // no request of this binding is sent
 	case !httpguts.ValidHeaderFieldName(name) || isReserved(name):
 		return fmt.Errorf("the header %q cannot be set", name)
 	case !httpguts.ValidHeaderFieldValue(value):
@@ -165,6 +168,19 @@ func (b *Binding) addHeader(name, prefix, credential string, credentials map[str
 	}
 	b.Headers = append(b.Headers, Header{name, prefix + value})
 	return nil
+}
+
+// valueOf is empty, and the binding is without what it needs, when a credential is there and its value is not.
+func (b *Binding) valueOf(credential string, all *wireVault) (string, error) {
+	value := all.Credentials[credential]
+	switch {
+	case value != "":
+		return value, nil
+	case slices.Contains(all.Unavailable, credential):
+		b.Lacks = credential
+		return "", nil
+	}
+	return "", fmt.Errorf("there is no credential %q", credential)
 }
 
 var reserved = []string{"host", "content-length", "content-type", "transfer-encoding", "connection", "upgrade", "te",
@@ -175,11 +191,11 @@ func isReserved(name string) bool {
 	return slices.Contains(reserved, name) || strings.HasPrefix(name, "proxy-") || strings.HasPrefix(name, "x-forwarded-")
 }
 
-func (b *Binding) setSubstitutions(auth *wireAuth, credentials map[string]string) error {
+func (b *Binding) setSubstitutions(auth *wireAuth, all *wireVault) error {
 	for _, each := range auth.Substitutions {
-		value, known := credentials[each.Credential]
-		if !known || value == "" {
-			return fmt.Errorf("there is no credential %q", each.Credential)
+		value, err := b.valueOf(each.Credential, all)
+		if err != nil {
+			return err
 		}
 		if each.Placeholder == "" {
 			return errors.New("a placeholder is empty")

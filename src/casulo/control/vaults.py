@@ -41,8 +41,6 @@ from casulo.runtimes.base import Injects, Runtime
 from casulo.store.sealed import Sealed
 
 VAULT, AUTHORITY = "vault", "authority"
-UNAVAILABLE = "casulo-credential-unavailable"
-"""Goes out in the place of a value whose source cannot be read: the request fails, and tells nothing."""
 
 _LOOK_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
@@ -250,7 +248,7 @@ class Vaults:
 
     async def _check_values(self, vault: Vault, given: tuple[Credential, ...]) -> None:
         """Sources that a request brings must work when it comes."""
-        placed = {name for binding in vault.bindings.values() for name in binding.auth.in_headers}
+        placed = _in_headers(vault)
         for credential in given:
             value = await asyncio.to_thread(self._sources.read, credential.source)
             if credential.name in placed and not fits_header(value):
@@ -307,15 +305,20 @@ class Vaults:
         await runtime.egress.arm(sandbox_id, told)
 
     async def _told(self, held: _Held) -> dict[str, Any] | None:
-        """As the egress process is told; None without a vault."""
+        """As the egress process is told; None without a vault.
+
+        Requests that need a credential which is unavailable are refused there, and the others go on.
+        """
         return None if held.vault is None else await asyncio.to_thread(self._compose, held)
 
     def _compose(self, held: _Held) -> dict[str, Any]:
         assert held.vault is not None and held.authority is not None
+        values = self._values(held.vault)
         return {
             "revision": held.vault.revision,
             "ca": {"certificate": held.authority.certificate, "key": held.authority.key.reveal()},
-            "credentials": {each.name: self._value(each) for each in held.vault.credentials.values()},
+            "credentials": values,
+            "unavailable": sorted(held.vault.credentials.keys() - values.keys()),
             "bindings": [
                 {
                     "name": each.name,
@@ -339,13 +342,25 @@ class Vaults:
                 hint="mend it on the server",
             ) from None
 
-    def _value(self, credential: Credential) -> str:
-        try:
-            value = self._sources.read(credential.source)
-        except CasuloError as error:
-            _log.error("vault.value_missing", credential=credential.name, error=str(error))
-            return UNAVAILABLE
-        return value.reveal() if credential.source.type == "inline" or fits_header(value) else UNAVAILABLE
+    def _values(self, vault: Vault) -> dict[str, str]:
+        """Those that can be read, and that can be put where bindings want them."""
+        placed = _in_headers(vault)
+        found: dict[str, str] = {}
+        for credential in vault.credentials.values():
+            try:
+                value = self._sources.read(credential.source)
+            except CasuloError as error:
+                _log.error("vault.value_missing", credential=credential.name, error=str(error))
+                continue
+            if credential.name in placed and not fits_header(value):
+                _log.error("vault.value_missing", credential=credential.name, error="no header can hold it")
+                continue
+            found[credential.name] = value.reveal()
+        return found
+
+
+def _in_headers(vault: Vault) -> frozenset[str]:
+    return frozenset(name for binding in vault.bindings.values() for name in binding.auth.in_headers)
 
 
 def _moves(vault: Vault) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from casulo.control.vaults import UNAVAILABLE
 from casulo.control.vaultsettings import VaultSettings
 from casulo.model.errors import CasuloError, Code, Conflict, Forbidden, InvalidRequest, NotFound, Unavailable
 from casulo.model.keys import OPERATOR, Caller, Scope
@@ -287,7 +286,7 @@ async def test_sources_are_read_when_they_are_told(able: Service, tmp_path: Path
     assert (await able.lifecycle.vaults.get(sandbox.id)).revision == 2
 
 
-async def test_a_source_that_is_gone_after_a_restart_gives_nothing(
+async def test_a_source_that_is_gone_after_a_restart_is_told_as_missing(
     able: Service, lab: Lab, tmp_path: Path
 ) -> None:
     sandbox = await box(able)
@@ -297,14 +296,30 @@ async def test_a_source_that_is_gone_after_a_restart_gives_nothing(
     await lab.crash(able)
     os.unlink(path)
     later = await serve(lab)
-    assert later.runtime.foretold[sandbox.id]["credentials"] == {"key": UNAVAILABLE}
+    told = later.runtime.foretold[sandbox.id]
+    assert told["credentials"] == {} and told["unavailable"] == ["key"]
     path.write_text("there again")
 
     async def mended() -> bool:
         told = egress(later).vaults.get(sandbox.id, {})
-        return bool(told.get("credentials") == {"key": "there again"})
+        return told.get("credentials") == {"key": "there again"} and told["unavailable"] == []
 
     await until(mended, 10)
+
+
+async def test_values_of_sources_are_told_where_bindings_can_put_them(able: Service, tmp_path: Path) -> None:
+    """Lines are for bodies. What is bound to a header afterwards, or changes, is told as missing."""
+    sandbox = await box(able)
+    path = tmp_path / "secrets" / "lines"
+    path.write_text("one\ntwo\n")
+    source = {"name": "lines", "source": {"type": "file", "path": str(path)}}
+    await make(able, sandbox)
+    await change(able, sandbox, credentials={"add": [source]})
+    assert egress(able).vaults[sandbox.id]["credentials"]["lines"] == "one\ntwo"
+    auth = {"type": "apiKey", "name": "x-key", "credential": "lines"}
+    await change(able, sandbox, bindings={"replace": [{**BINDING, "auth": auth}]})
+    told = egress(able).vaults[sandbox.id]
+    assert told["unavailable"] == ["lines"] and "lines" not in told["credentials"]
 
 
 async def test_roots_that_cannot_be_read_are_told_at_the_call(

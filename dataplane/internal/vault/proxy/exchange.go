@@ -170,6 +170,10 @@ func (x *exchange) choose() *refusal {
 	if x.binding, err = x.held.Find(x.destination, x.in.Method, path); err != nil {
 		return &refusal{status: http.StatusForbidden, code: "ambiguous", by: "vault", reason: err.Error()}
 	}
+	if x.binding != nil && x.binding.Lacks != "" {
+		return &refusal{status: http.StatusBadGateway, code: "credential", by: "vault", reason: fmt.Sprintf(
+			"the value of the credential %q cannot be read where it comes from", x.binding.Lacks)}
+	}
 	return nil
 }
 

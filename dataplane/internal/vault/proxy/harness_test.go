@@ -187,13 +187,13 @@ func (s *stage) begin(q Query, cancel func()) (policy.Decision, func()) {
 func (s *stage) bind(bindings string) {
 	s.t.Helper()
 	s.revised++
-	values, err := json.Marshal(map[string]string{"key": secret, "other": "other-Value-98765", "pair": "dXNlcjpwYXNzd29yZC0xMjM0NQ=="})
+	values, err := json.Marshal(map[string]string{"key": secret, "other": "other-Value-98765", "pair": "dXNlcjpwYXNzd29yZC0xMjM0NQ=="}) // and "lost", which cannot be read
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	ca, _ := json.Marshal(map[string]string{"certificate": s.inside.text, "key": s.inside.keyText(s.t)})
 	roots, _ := json.Marshal(s.outside.text)
-	text := `{"revision":1,"ca":` + string(ca) + `,"credentials":` + string(values) + `,"bindings":[` +
+	text := `{"revision":1,"ca":` + string(ca) + `,"credentials":` + string(values) + `,"unavailable":["lost"],"bindings":[` +
 		strings.ReplaceAll(bindings, "PORT", s.portText()) + `],"upstreamRoots":` + string(roots) + `}`
 	held, err := vault.Parse([]byte(text), s.held.Load())
 	if err != nil {

@@ -62,3 +62,44 @@ func TestEveryTypeOfAuthorization(t *testing.T) {
 		}
 	}
 }
+
+func TestRequestsWhoseCredentialCannotBeReadAreNotSent(t *testing.T) {
+	for name, auth := range map[string]string{
+		"bearer": `"type":"bearer","credential":"lost"`,
+		"basic":  `"type":"basic","credential":"lost"`,
+		"apiKey": `"type":"apiKey","name":"X-Key","credential":"lost"`,
+		"custom": `"type":"customHeaders","headers":[{"name":"X-One","credential":"key"},{"name":"X-Two","credential":"lost"}]`,
+		"places": bearer + `,"substitutions":[{"credential":"lost","placeholder":"__LOST__","in":["query"]}]`,
+	} {
+		for _, version := range []string{http1, http2} {
+			t.Run(name+" "+version, func(t *testing.T) {
+				s := recorder(t)
+				s.bind(binding("lacks", `"hosts":["`+host+`"],"paths":["/lost/*"]`, auth) + "," +
+					binding("has", `"hosts":["`+host+`"],"paths":["/kept/*"]`, bearer))
+				client := s.client(version)
+				for path, want := range map[string]int{"/lost/x": 502, "/kept/x": 200, "/other": 200} {
+					got, err := client.Get("https://" + host + ":" + s.portText() + path)
+					if err != nil {
+						t.Fatal(err)
+					}
+					_ = got.Body.Close()
+					if got.StatusCode != want {
+						t.Errorf("%s: %s", path, got.Status)
+					}
+					if want == 502 {
+						if got.Header.Get("X-Casulo-Vault") != "credential" {
+							t.Error(got.Header)
+						}
+						continue
+					}
+					if sent := <-s.seen; sent.URL.Path != path || (sent.Header.Get("Authorization") != "") != (path == "/kept/x") {
+						t.Error(sent.URL, sent.Header)
+					}
+				}
+				if log := s.logged(); !strings.Contains(log, `"binding":"lacks"`) || !strings.Contains(log, "cannot be read") {
+					t.Error(log)
+				}
+			})
+		}
+	}
+}
