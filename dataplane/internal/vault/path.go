@@ -73,6 +73,18 @@ func checkReading(path string) error {
 // lookalikes are characters that some servers turn into the ones that they look like.
 var lookalikes = strings.NewReplacer("\uff0e", ".", "\u2024", ".", "\uff0f", "/", "\u2215", "/", "\u2044", "/", "\uff3c", "\\", "\u2216", "\\")
 
+// Undone is a part of a target with every escape undone, those of escapes too.
+func Undone(part string) string {
+	for range mostRounds {
+		next := unescape(part)
+		if next == part {
+			break
+		}
+		part = next
+	}
+	return part
+}
+
 func unescape(path string) string {
 	if !strings.Contains(path, "%") {
 		return path

@@ -36,9 +36,14 @@ func Body(r *http.Request, b *vault.Binding) error {
 		r.Header.Del("Content-Length")
 		return nil
 	}
-	whole, err := io.ReadAll(replacing)
+	whole, err := io.ReadAll(io.LimitReader(replacing, longestBuffered+1))
 	if err != nil {
 		return fmt.Errorf("the body did not arrive in full")
+	}
+	if len(whole) > longestBuffered { // it has grown, as far as the client likes
+		r.Body, r.ContentLength = &buffered{io.MultiReader(bytes.NewReader(whole), replacing), r.Body}, -1
+		r.Header.Del("Content-Length")
+		return nil
 	}
 	r.Body = &buffered{bytes.NewReader(whole), r.Body}
 	r.ContentLength = int64(len(whole))
@@ -51,7 +56,10 @@ type buffered struct {
 	io.Closer
 }
 
-const pieceSize = 16 << 10
+const (
+	pieceSize = 16 << 10
+	mostReady = 256 << 10 // of what a piece grows to, which may be thousands of times its size
+)
 
 // replacer holds back no more than what may be the beginning of a placeholder.
 type replacer struct {
@@ -60,12 +68,13 @@ type replacer struct {
 	held   []byte
 	ready  []byte
 	room   []byte
+	more   bool // held has placeholders that are still to be replaced
 	failed error
 }
 
 func (r *replacer) Read(p []byte) (int, error) {
 	for len(r.ready) == 0 {
-		if r.failed != nil {
+		if r.failed != nil && !r.more {
 			return 0, r.failed
 		}
 		r.fill()
@@ -79,8 +88,12 @@ func (r *replacer) fill() {
 	if r.room == nil {
 		r.room = make([]byte, pieceSize)
 	}
-	n, err := r.from.Read(r.room)
-	r.failed = err
+	n, err := 0, r.failed
+	if !r.more {
+		n, err = r.from.Read(r.room)
+		r.failed = err
+	}
+	r.more = false
 	if err != nil && !errors.Is(err, io.EOF) {
 		return
 	}
@@ -97,6 +110,10 @@ func (r *replacer) fill() {
 		}
 		out = append(append(out, data[:at]...), found.new...)
 		data = data[at+len(found.old):]
+		if len(out) >= mostReady {
+			r.ready, r.held, r.more = out, bytes.Clone(data), true
+			return
+		}
 	}
 	keep := 0
 	if err == nil {

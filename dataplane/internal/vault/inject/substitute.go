@@ -64,12 +64,17 @@ type place struct {
 	replace *strings.Replacer
 	remove  *strings.Replacer
 	unknown []string
+	pairs   []pair
+	room    int
 }
 
+// mostPut is what values may take in one part of a request's head, however often a placeholder stands there.
+const mostPut = 256 << 10
+
 func newPlace(v *vault.Vault, b *vault.Binding, name vault.Place, written encode) *place {
-	p := &place{name: name, written: written, unknown: v.Placeholders()}
+	p := &place{name: name, written: written, unknown: v.Placeholders(), pairs: pairsFor(b, name, written), room: mostPut}
 	var replace, remove []string
-	for _, each := range pairsFor(b, name, written) {
+	for _, each := range p.pairs {
 		replace, remove = append(replace, each.old, each.new), append(remove, each.old, "\x00")
 	}
 	if len(replace) > 0 {
@@ -84,13 +89,23 @@ func (p *place) put(text string) (string, error) {
 	if p.remove != nil {
 		rest = p.remove.Replace(text)
 	}
+	undone := rest
+	if p.name == vault.InPath || p.name == vault.InQuery {
+		undone = vault.Undone(rest)
+	}
 	for _, each := range p.unknown {
-		if strings.Contains(rest, each) || strings.Contains(rest, p.written(each)) {
+		if strings.Contains(rest, each) || strings.Contains(rest, p.written(each)) || strings.Contains(undone, each) {
 			return "", fmt.Errorf("the placeholder %q is not replaced in the %s of this request", each, p.name)
 		}
 	}
 	if p.replace == nil {
 		return text, nil
+	}
+	for _, each := range p.pairs {
+		p.room -= strings.Count(text, each.old) * len(each.new)
+	}
+	if p.room < 0 {
+		return "", fmt.Errorf("what stands for placeholders in the %s of this request is more than %d KiB", p.name, mostPut>>10)
 	}
 	return p.replace.Replace(text), nil
 }

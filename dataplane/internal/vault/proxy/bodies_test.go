@@ -307,6 +307,17 @@ func TestPlaceholders(t *testing.T) {
 	}
 }
 
+func TestPlaceholdersLeaveInNoSpelling(t *testing.T) {
+	s := recorder(t)
+	s.bind(binding("b", `"hosts":["`+host+`"],"paths":["/p/*"]`,
+		`"type":"passthrough","substitutions":[{"credential":"key","placeholder":"__KEY__","in":["header"]}]`))
+	for _, target := range []string{"/p/__KEY__", "/p/%5F_KEY__", "/p/x?a=_%5FKEY__", "/o?a=%255F_KEY__", "/o/__%4bEY__"} {
+		if got, _ := s.get(s.client(http1), target); got.StatusCode != 403 || got.Header.Get("X-Casulo-Vault") != "placeholder" {
+			t.Error(target, got.Status)
+		}
+	}
+}
+
 func TestTheClientCanLeave(t *testing.T) {
 	left := make(chan bool, 1)
 	s := newStage(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
