@@ -147,6 +147,8 @@ async def _json(request: Request) -> Any:
         raise invalid("the body is no UTF-8") from None
     except json.JSONDecodeError as error:
         raise invalid(f"the body is no JSON: {error.msg} at character {error.pos}") from None
+    except ValueError:  # Python reads no numbers of thousands of digits
+        raise invalid("the body has a number that is too long") from None
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

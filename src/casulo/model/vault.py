@@ -8,11 +8,13 @@ decides alone, or raise. Whether the network policy lets its hosts through is `v
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Generic, TypeVar
+from urllib.parse import unquote
 
 from casulo.model.errors import Code, Conflict, InvalidRequest, NotFound
 from casulo.model.secret import Secret
@@ -20,6 +22,8 @@ from casulo.model.secret import Secret
 MOST = 256
 """Credentials, and bindings, of one vault."""
 
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
+_MOST_ROUNDS = 6
 PORTS = {"https": 443, "http": 80}
 HEADER, BODY, PATH, QUERY = "header", "body", "path", "query"
 
@@ -272,8 +276,35 @@ def zip_ports(match: Match) -> list[tuple[str, int]]:
 
 
 def _paths_meet(one: str, other: str) -> bool:
+    """A request matches a path in two readings of its escapes, so two paths must meet in both."""
+    return all(_readings_meet(read(one), read(other)) for read in (_spelled, _undone))
+
+
+def _readings_meet(one: str, other: str) -> bool:
     if one.endswith("*") and other.endswith("*"):
         return one[:-1].startswith(other[:-1]) or other[:-1].startswith(one[:-1])
     if one.endswith("*"):
         return other.startswith(one[:-1])
     return one.startswith(other[:-1]) if other.endswith("*") else one == other
+
+
+def _spelled(path: str) -> str:
+    """Escapes in upper case, none where none is needed; in the words of the egress process, canonical."""
+    plain = _ESCAPE.sub(lambda found: _kept(unquote(found[0], "latin-1")), path)
+    return "".join(_escaped(c) if c in '"<>' else c for c in plain)
+
+
+def _kept(char: str) -> str:
+    return char if char.isascii() and (char.isalnum() or char in "-._~") else _escaped(char)
+
+
+def _escaped(char: str) -> str:
+    return f"%{ord(char):02X}"
+
+
+def _undone(path: str) -> str:
+    """Every escape undone, those of escapes too; a star that was escaped is no star at the end."""
+    star, read = path.endswith("*"), path.removesuffix("*")
+    for _ in range(_MOST_ROUNDS):
+        read = unquote(read, "latin-1")
+    return read + "*" if star else read + "\0"

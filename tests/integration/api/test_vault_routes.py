@@ -129,6 +129,7 @@ def test_what_is_not_there(route: Route, method: str, path: str, status: int) ->
         b"\xff",
         b'{"credentials": NaN}',
         b"[" * 100_000,
+        b'{"expectedRevision": ' + b"9" * 5000 + b"}",
         b'{"credentials": [{"name": "k", "source": {"value": "s3cr3t-value", "x": 1}}]}',
         b'{"credentials": [{"name": "k", "source": {"value": "s3cr3t-value}}]}',
     ],
