@@ -47,6 +47,8 @@ def test_the_whole_of_it(egress_server: Server, tmp_path: Path) -> None:
     assert bound["bindings"][0]["auth"] == {"type": "apiKey", "name": "X-Api-Key"}
     assert bound["bindings"][0]["match"]["paths"] == ["/v1/*"] and bound["bindings"][0]["redactBodies"]
     assert osb.state("vault", "get", box) == bound
+    osb("command", "run", box, "curl -sS -m 20 'https://api.good.test/v1/x?q=1' > /dev/null")
+    assert "GET /v1/x  binding api  (allow *.good.test: answered 200)" in osb("egress", "log", box)
     assert "uses the credential" in osb("vault", "rm", box, "key", fails=True)
     assert "not allow" in osb(
         "vault", "bind", box, "x", "--host", "other.test", "--credential", "key", fails=True

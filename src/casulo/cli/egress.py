@@ -163,6 +163,9 @@ def _line(record: dict[str, Any]) -> str:
     if record.get("port"):
         where += f":{record['port']}"
     parts = [record["time"][11:23], f"{record['decision']:6}", f"{record['kind']:6}", where]
+    parts.append(f"{record.get('method', '')} {record.get('path', '')}".strip())
+    if record.get("binding"):
+        parts.append(f"binding {record['binding']}")
     if record["decision"] == "closed":
         parts.append(f"{record.get('bytesUp', 0)} bytes up, {record.get('bytesDown', 0)} down")
     else:
