@@ -32,6 +32,7 @@ MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 
 CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_NET_ADMIN": 12, "CAP_SYS_RESOURCE": 24}
@@ -152,6 +153,16 @@ def become_subreaper() -> None:
 def terminate_with_parent() -> None:
     """This process gets SIGTERM when its parent ends, however the parent ends."""
     _checked(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0), "prctl parent death signal")
+
+
+def keep_memory_private() -> None:
+    """Never write this process's memory to a file; what it starts afterwards is not affected.
+
+    A limit on core files would be: it is inherited, and programs that the kernel hands cores to ignore it.
+    Only root may do it without losing sight of its own /proc.
+    """
+    if os.geteuid() == 0:
+        _checked(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl dumpable")
 
 
 def in_own_thread(work: Callable[[], T]) -> T:

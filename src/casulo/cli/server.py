@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,6 +43,7 @@ def server(
     """
     if with_parent:
         _stop_with_parent()
+    _keep_memory_private()
     try:
         from casulo.api import serve
         from casulo.settings import Settings
@@ -68,3 +70,10 @@ def _stop_with_parent() -> None:
     from casulo.linux import terminate_with_parent
 
     terminate_with_parent()
+
+
+def _keep_memory_private() -> None:
+    if sys.platform == "linux":
+        from casulo import linux
+
+        linux.keep_memory_private()
