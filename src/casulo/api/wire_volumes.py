@@ -8,12 +8,12 @@ values are right is the model's business; here is only the form.
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from pydantic import BaseModel, ConfigDict, Field
-
+from casulo.model.buckets import BY_HAND
 from casulo.model.errors import Code, InvalidRequest, Unsupported
-from casulo.model.volume import Claim, HostPath, Volume
+from casulo.model.secret import Secret
+from casulo.model.volume import Bucket, Claim, HostPath, KeyedBucket, Volume
 
 MAX_VOLUMES = 64
 
@@ -42,8 +42,19 @@ class NamedVolume(_Strict):
     accessModes: list[str] | None = None
 
 
+class BucketVolume(_Strict):
+    """A bucket of an object store, where the server's host has the program `ossfs`."""
+
+    bucket: str
+    endpoint: str
+    version: str = Field(default="1.0", description="Of ossfs. Only 1.0 is mounted.")
+    options: list[str] | None = Field(default=None, description="`name` or `name=number`, of a short list.")
+    accessKeyId: SecretStr
+    accessKeySecret: SecretStr
+
+
 class VolumeSpec(_Strict):
-    """One mount. Exactly one of `host` and `pvc` says what is mounted."""
+    """One mount. Exactly one of `host`, `pvc` and `ossfs` says what is mounted."""
 
     name: str
     mountPath: str
@@ -53,11 +64,11 @@ class VolumeSpec(_Strict):
     )
     host: HostVolume | None = None
     pvc: NamedVolume | None = None
-    ossfs: dict[str, Any] | None = Field(default=None, repr=False, description="Refused by this server.")
+    ossfs: BucketVolume | None = None
 
 
 def volumes_of(specs: list[VolumeSpec] | None) -> tuple[Volume, ...]:
-    """The domain's form. InvalidRequest unless each has one backend; Unsupported for object storage."""
+    """The domain's form. InvalidRequest unless each has one backend; Unsupported for ossfs 2.0."""
     return tuple(_volume(spec) for spec in specs or ())
 
 
@@ -71,7 +82,7 @@ def _volume(spec: VolumeSpec) -> Volume:
     )
 
 
-def _source(spec: VolumeSpec) -> HostPath | Claim:
+def _source(spec: VolumeSpec) -> HostPath | Claim | Bucket:
     given = [name for name in ("host", "pvc", "ossfs") if getattr(spec, name) is not None]
     if len(given) != 1:
         raise InvalidRequest(
@@ -83,11 +94,19 @@ def _source(spec: VolumeSpec) -> HostPath | Claim:
         return HostPath(spec.host.path)
     if spec.pvc is not None:
         return _claim(spec.pvc)
-    raise Unsupported(
-        f"volume {spec.name!r}: no runtime of this server mounts ossfs",
-        code=Code.VOLUME_UNSUPPORTED,
-        hint="mount the bucket on the host below an allowed path, and use it as a host volume",
-    )
+    assert spec.ossfs is not None
+    return _bucket(spec.name, spec.ossfs)
+
+
+def _bucket(name: str, asked: BucketVolume) -> Bucket:
+    if asked.version != "1.0":
+        raise Unsupported(
+            f"volume {name!r}: no runtime of this server mounts ossfs {asked.version!r}",
+            code=Code.VOLUME_UNSUPPORTED,
+            hint=f'ask for version "1.0", or {BY_HAND}',
+        )
+    key = f"{asked.accessKeyId.get_secret_value()}:{asked.accessKeySecret.get_secret_value()}"
+    return KeyedBucket(asked.bucket, asked.endpoint, tuple(asked.options or ()), Secret(key))
 
 
 def _claim(named: NamedVolume) -> Claim:

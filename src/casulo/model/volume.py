@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from casulo.model.secret import Secret
+
 
 @dataclass(frozen=True)
 class HostPath:
@@ -32,11 +34,38 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Bucket:
+    """A bucket of an object store, mounted by `ossfs`. `options` are `name` or `name=value`."""
+
+    bucket: str
+    endpoint: str
+    options: tuple[str, ...] = ()
+
+
+class KeyedBucket(Bucket):
+    """A bucket as the request brought it, with the key that opens it.
+
+    The key is no member of the dataclass, so whatever writes a spec down, shows or compares it leaves it out.
+    """
+
+    def __init__(self, bucket: str, endpoint: str, options: tuple[str, ...], key: Secret) -> None:
+        super().__init__(bucket, endpoint, options)
+        object.__setattr__(self, "_key", key)
+
+    @property
+    def key(self) -> Secret:
+        """`ID:SECRET`."""
+        found = self.__dict__["_key"]
+        assert isinstance(found, Secret)
+        return found
+
+
+@dataclass(frozen=True)
 class Volume:
     """One mount. `sub_path` is relative to the source and never leaves it."""
 
     name: str
     mount_path: str
-    source: HostPath | Claim
+    source: HostPath | Claim | Bucket
     read_only: bool = False
     sub_path: str = ""

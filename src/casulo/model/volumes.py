@@ -9,11 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from casulo.model import buckets
 from casulo.model.errors import Code, InvalidRequest, Unsupported
-from casulo.model.volume import Claim, HostPath, Volume
+from casulo.model.volume import Bucket, Claim, HostPath, Volume
 
 HOST_FEATURE = "volumes.host"
 NAMED_FEATURE = "volumes.named"
+BUCKET_FEATURE = "volumes.ossfs"
 SIZE_FEATURE = "volumes.size"
 CLASS_FEATURE = "volumes.class"
 EXCLUSIVE_FEATURE = "volumes.exclusive"
@@ -24,6 +26,9 @@ RESERVED = ("/proc", "/sys", "/dev", "/opt/opensandbox")
 
 ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 _EXCLUSIVE_MODE = "ReadWriteOncePod"
+
+_LEAVE_OUT = "leave it out; `osb doctor` lists what this host can do"
+_OTHERWISE = {BUCKET_FEATURE: buckets.BY_HAND}
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _CLAIM = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9_.]{0,252}")
@@ -65,6 +70,8 @@ def _check_form(volume: Volume) -> None:
         _check_sub_path(volume)
     if isinstance(volume.source, HostPath):
         _check_host_path(volume, volume.source.host_path)
+    elif isinstance(volume.source, Bucket):
+        buckets.check(volume.name, volume.source)
     else:
         _check_claim(volume, volume.source)
 
@@ -168,7 +175,7 @@ def _check_declared(volume: Volume, features: Collection[str], missing: Mapping[
             raise Unsupported(
                 f"volume {volume.name!r}: {wish}",
                 code=Code.VOLUME_UNSUPPORTED,
-                hint=missing.get(feature, "leave it out; `osb doctor` lists what this host can do"),
+                hint=missing.get(feature, _OTHERWISE.get(feature, _LEAVE_OUT)),
             )
 
 
@@ -176,6 +183,8 @@ def _needs(volume: Volume) -> list[tuple[str, str]]:
     """Features that this volume takes, each with what to say where it is lacking."""
     if isinstance(volume.source, HostPath):
         return [(HOST_FEATURE, "this runtime cannot mount paths of the host")]
+    if isinstance(volume.source, Bucket):
+        return [(BUCKET_FEATURE, "this runtime does not mount ossfs")]
     claim = volume.source
     needs = [(NAMED_FEATURE, "this runtime cannot mount named volumes")]
     if claim.size:

@@ -14,6 +14,8 @@ from casulo.model.errors import Code
 from integration.api.conftest import StartApi
 from integration.api.harness import BODY, KEY, Api, read_until
 
+_BUCKET = {"bucket": "data", "endpoint": "oss.example.com", "accessKeyId": "i", "accessKeySecret": "s"}
+
 
 @pytest.fixture
 def client(api: Api) -> Iterator[httpx.Client]:
@@ -130,7 +132,7 @@ def test_nulls_in_requests_are_accepted(client: httpx.Client) -> None:
         ({"networkPolicy": {}}, 400, Code.NOT_SUPPORTED),
         ({"networkPolicy": {}, "credentialProxy": {"enabled": True}}, 400, Code.NOT_SUPPORTED),
         ({"secureAccess": True}, 400, Code.NOT_SUPPORTED),
-        ({"volumes": [{"name": "v", "mountPath": "/v", "ossfs": {}}]}, 400, Code.VOLUME_UNSUPPORTED),
+        ({"volumes": [{"name": "v", "mountPath": "/v", "ossfs": _BUCKET}]}, 400, Code.VOLUME_UNSUPPORTED),
         ({"lifecycle": {"periodic": [{"name": "n"}]}}, 422, Code.INVALID_REQUEST),
         ({"extensions": {"bootstrap.execd.isolation": "enable"}}, 400, Code.NOT_SUPPORTED),
         ({"resourceLimits": {"gpu": "1"}}, 400, Code.NOT_SUPPORTED),

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from casulo.api import parse
 from casulo.api.wire import CreateSandboxRequest
 from casulo.model.errors import Code, InvalidRequest, Unsupported
-from casulo.model.volume import Claim, HostPath, Volume
+from casulo.model.volume import Claim, HostPath, KeyedBucket, Volume
 
 
 def _parsed(*volumes: dict[str, Any]) -> tuple[Volume, ...]:
@@ -57,10 +58,19 @@ def test_exactly_one_backend(backends: dict[str, Any]) -> None:
     assert caught.value.code == Code.VOLUME_INVALID_BACKEND
 
 
-def test_object_storage_is_refused_without_repeating_its_secrets() -> None:
-    bucket = {"bucket": "abc", "endpoint": "e", "accessKeyId": "id", "accessKeySecret": "hush"}
+_BUCKET = {"bucket": "abc", "endpoint": "oss.example.com", "accessKeyId": "id", "accessKeySecret": "hush"}
+
+
+def test_buckets_hold_their_key_out_of_sight() -> None:
+    (volume,) = _parsed({"name": "a", "mountPath": "/a", "ossfs": {**_BUCKET, "options": ["retries=3"]}})
+    assert isinstance(volume.source, KeyedBucket)
+    assert volume.source.key.reveal() == "id:hush"
+    assert "hush" not in repr(volume) and "hush" not in str(asdict(volume))
+
+
+def test_ossfs_2_is_refused_without_repeating_its_secrets() -> None:
     with pytest.raises(Unsupported) as caught:
-        _parsed({"name": "a", "mountPath": "/a", "ossfs": bucket})
+        _parsed({"name": "a", "mountPath": "/a", "ossfs": {**_BUCKET, "version": "2.0"}})
     assert caught.value.code == Code.VOLUME_UNSUPPORTED
     assert "hush" not in str(caught.value)
 

@@ -9,7 +9,8 @@ import pytest
 from casulo.model import volumes
 from casulo.model.draft import Defaults, Draft, complete
 from casulo.model.errors import Code, InvalidRequest, Unsupported
-from casulo.model.volume import Claim, HostPath, Volume
+from casulo.model.secret import Secret
+from casulo.model.volume import Bucket, Claim, HostPath, KeyedBucket, Volume
 
 ALL = ("volumes.host", "volumes.named")
 
@@ -136,3 +137,47 @@ def _refused(volume: Volume, code: str, *more: Volume) -> None:
     with pytest.raises(InvalidRequest) as caught:
         volumes.check([volume, *more], ALL)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("bucket", ["ab", "-abc", "a/b", "abc:/x", "Abc", "-oallow_other", "x" * 64])
+def test_bad_buckets(bucket: str) -> None:
+    _refused_bucket(Bucket(bucket, "oss.example.com"), Code.VOLUME_INVALID_BUCKET)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["", "host", "127.0.0.1", "http://10.0.0.1:80", "http://[::1]", "a.b,uid=0", "file://a.b", "a.b/c"],
+)
+def test_bad_endpoints(endpoint: str) -> None:
+    _refused_bucket(Bucket("abc", endpoint), Code.VOLUME_INVALID_BUCKET_ENDPOINT)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["passwd_file=/x", "url=1", "uid=0", "dev", "umask=0,dev", "umask=0\n", "-d", "umask=", "use_cache=1"],
+)
+def test_bad_options(option: str) -> None:
+    _refused_bucket(Bucket("abc", "oss.example.com", (option,)), Code.VOLUME_INVALID_BUCKET_OPTION)
+
+
+@pytest.mark.parametrize("key", ["id:", ":secret", "id:a:b", "id:a\nother:id:b", "id: a", "id:" + "x" * 257])
+def test_bad_keys_are_not_shown(key: str) -> None:
+    bucket = KeyedBucket("abc", "https://oss.example.com:443", ("umask=022", "noxattr"), Secret(key))
+    error = _refused_bucket(bucket, Code.VOLUME_INVALID_BUCKET_KEY)
+    assert key not in str(error)
+
+
+def test_buckets_only_where_declared() -> None:
+    volume = Volume("v", "/mnt/v", Bucket("abc", "oss.example.com"))
+    volumes.check([volume], ["volumes.ossfs"])
+    with pytest.raises(Unsupported) as caught:
+        volumes.check([volume], ALL)
+    assert caught.value.code == Code.VOLUME_UNSUPPORTED
+    assert "host volume" in caught.value.hint
+
+
+def _refused_bucket(bucket: Bucket, code: str) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        volumes.check([Volume("v", "/mnt/v", bucket)], ["volumes.ossfs"])
+    assert caught.value.code == code
+    return caught.value

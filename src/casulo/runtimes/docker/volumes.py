@@ -69,7 +69,9 @@ class DockerVolumes:
         for volume in spec.volumes:
             if isinstance(volume.source, HostPath):
                 self._paths.place(volume)
-            elif volume.source.claim_name.startswith(RESERVED_NAMES):
+                continue
+            assert isinstance(volume.source, Claim)  # it declares no other kind
+            if volume.source.claim_name.startswith(RESERVED_NAMES):
                 raise InvalidRequest(
                     f"volume {volume.name!r}: names that begin with {RESERVED_NAMES!r} are the server's own",
                     code=Code.VOLUME_INVALID_CLAIM_NAME,
@@ -130,6 +132,7 @@ class DockerVolumes:
         elif not volume.sub_path:
             return None
         else:
+            assert isinstance(volume.source, Claim)
             found = await self._inspect(self._names.claim(volume.source)) or {}
             if found.get("Driver") != "local" or not self._shared:
                 raise _no_sub_path(volume, f"its driver is {found.get('Driver')!r}")

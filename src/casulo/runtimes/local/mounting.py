@@ -32,6 +32,8 @@ class VolumeMount:
     place: Place
     target: str
     read_only: bool
+    mapped: bool = True
+    """Off where owners are translated by the file system itself."""
 
 
 def points(run: Path, mounts: Sequence[VolumeMount]) -> list[Path]:
@@ -72,7 +74,7 @@ def _restrict(tree: int, mount: VolumeMount, user_namespace: Path | None) -> Non
     if mount.read_only:
         attributes |= linux.MOUNT_ATTR_RDONLY
     linux.set_mount(tree, attributes)
-    if user_namespace is not None:
+    if user_namespace is not None and mount.mapped:
         _map_owners(tree, mount, user_namespace)
 
 

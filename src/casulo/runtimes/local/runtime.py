@@ -30,6 +30,7 @@ from casulo.network.egress.settings import EgressSettings
 from casulo.runtimes.base import Capabilities, ExitListener, Reality
 from casulo.runtimes.local import (
     abilities,
+    buckets,
     cgroups,
     checkpoints,
     container,
@@ -80,6 +81,7 @@ class LocalRuntime:
         self._volumes = LocalVolumes(data, allowed_host_paths)
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="local")
         self._watch = watch.Watch(self._ended)
+        self._bucket_watch = watch.Watch(buckets.told_ended)
         self._wanted = asyncio.Event()
         self._refill: asyncio.Task[None] | None = None
         self.pause: LocalPause | None = None
@@ -126,6 +128,7 @@ class LocalRuntime:
 
     def _prepare(self) -> None:
         self._host = prepared = host.prepare(self._settings, self._data)
+        self._volumes.buckets.open(prepared.run / "buckets", prepared.id_base, prepared.rootless)
         self._volumes.open(prepared.user_namespace)
         linux.become_subreaper()
         self._network: Network = (
@@ -156,6 +159,7 @@ class LocalRuntime:
         self._refill.cancel()
         await asyncio.wait([self._refill])
         self._watch.close()
+        self._bucket_watch.close()
         await self._roots.close()
         await self._run(self._give_back)
         self._pool.shutdown()
@@ -215,6 +219,8 @@ class LocalRuntime:
     async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
         """Stop it and remove every trace."""
         self._watch.drop(sandbox_id)
+        for key in self._volumes.buckets.processes(sandbox_id):
+            self._bucket_watch.drop(key)
         if self.parking:
             self.parking.forget(sandbox_id)
         try:
@@ -276,6 +282,9 @@ class LocalRuntime:
         )
 
     def _watch_handle(self, sandbox_id: str, handle: Handle) -> bool:
+        for key, (pid, since) in self._volumes.buckets.processes(sandbox_id).items():
+            if not (pid and self._bucket_watch.add(key, pid, since)):
+                buckets.told_ended(key)
         return self._watch.add(sandbox_id, *checkpoints.process_of(self._folder(sandbox_id), handle))
 
     def _sever(self, sandbox_id: str) -> None:

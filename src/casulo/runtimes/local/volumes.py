@@ -25,9 +25,10 @@ from casulo import linux
 from casulo.images.removal import remove_tree
 from casulo.model.errors import Code, InvalidRequest, Unsupported
 from casulo.model.sandbox import Spec
-from casulo.model.volume import Claim, Volume
-from casulo.model.volumes import HOST_FEATURE, NAMED_FEATURE
+from casulo.model.volume import Bucket, Claim, Volume
+from casulo.model.volumes import BUCKET_FEATURE, HOST_FEATURE, NAMED_FEATURE
 from casulo.runtimes.hostpaths import AllowedPaths, Place, opened
+from casulo.runtimes.local.buckets import Buckets
 from casulo.runtimes.local.mounting import VolumeMount, mapping_problem
 
 _HALF_DONE = "."
@@ -48,6 +49,7 @@ class LocalVolumes:
     def __init__(self, data: Path, allowed: tuple[Path, ...]) -> None:
         self._folder = data / "volumes"
         self._paths = AllowedPaths(allowed, closed=(data, Path("/run/casulo")))
+        self.buckets = Buckets()
         self._lock = threading.Lock()
         self._serial = itertools.count()
         self.missing: dict[str, str] = {}
@@ -55,7 +57,7 @@ class LocalVolumes:
     @property
     def features(self) -> set[str]:
         """What can be mounted; `missing` says why the rest cannot."""
-        return {HOST_FEATURE, NAMED_FEATURE} - self.missing.keys()
+        return {HOST_FEATURE, NAMED_FEATURE, BUCKET_FEATURE} - self.missing.keys()
 
     def open(self, user_namespace: Path | None) -> None:
         """Clear up what a crash left, and find out what can be mounted."""
@@ -68,6 +70,8 @@ class LocalVolumes:
         elif problem is not None:
             reason = f"owners cannot be mapped, which takes Linux 5.12: {problem}"
             self.missing = dict.fromkeys((HOST_FEATURE, NAMED_FEATURE), reason)
+        if self.buckets.missing:
+            self.missing[BUCKET_FEATURE] = self.buckets.missing
 
     def check(self, spec: Spec) -> None:
         """Refuse what `acquire` would refuse, and make nothing."""
@@ -75,7 +79,7 @@ class LocalVolumes:
             if isinstance(volume.source, Claim):
                 if not volume.source.create_if_missing and not self._path(volume.source).is_dir():
                     raise _not_found(volume, volume.source)
-            else:
+            elif not isinstance(volume.source, Bucket):
                 self._paths.place(volume)
 
     def acquire(self, sandbox_id: str, folder: Path, spec: Spec) -> tuple[VolumeMount, ...]:
@@ -87,7 +91,8 @@ class LocalVolumes:
         with self._lock:
             for volume in claims:
                 self._take(sandbox_id, volume)
-        mounts = [mount for volume in spec.volumes for mount in self._mounts(volume)]
+        self.buckets.mount(sandbox_id, spec.volumes)
+        mounts = [mount for volume in spec.volumes for mount in self._mounts(sandbox_id, volume)]
         # A volume inside another one has to be mounted after it.
         return tuple(sorted(mounts, key=lambda mount: mount.target.count("/")))
 
@@ -102,6 +107,7 @@ class LocalVolumes:
 
     def release(self, sandbox_id: str, folder: Path) -> None:
         """The sandbox is gone: let go, and delete what was meant to go with it. Idempotent."""
+        self.buckets.release(sandbox_id)
         doomed = []
         with self._lock:
             for path in self._claimed(folder):
@@ -145,9 +151,9 @@ class LocalVolumes:
         path.parent.mkdir(exist_ok=True)
         draft.rename(path)
 
-    def _mounts(self, volume: Volume) -> list[VolumeMount]:
+    def _mounts(self, sandbox_id: str, volume: Volume) -> list[VolumeMount]:
         """The volume, and whatever is mounted below it on the host. Makes directories that are missing."""
-        place = self._place(volume)
+        place = self._place(sandbox_id, volume)
         with opened(place) as source:
             real = os.readlink(f"/proc/self/fd/{source}")
         below = linux.mounts_below(real)
@@ -158,14 +164,16 @@ class LocalVolumes:
                 hint="mount directories that are beside it, or run `osb server` as root",
             )
         return [
-            VolumeMount(place, volume.mount_path, volume.read_only),
+            VolumeMount(place, volume.mount_path, volume.read_only, not isinstance(volume.source, Bucket)),
             *(
                 VolumeMount(Place(volume.name, path), volume.mount_path + path[len(real) :], volume.read_only)
                 for path in below
             ),
         ]
 
-    def _place(self, volume: Volume) -> Place:
+    def _place(self, sandbox_id: str, volume: Volume) -> Place:
+        if isinstance(volume.source, Bucket):
+            return Place(volume.name, str(self.buckets.point(sandbox_id, volume)), "", volume.sub_path)
         if isinstance(volume.source, Claim):
             return Place(volume.name, str(self._path(volume.source).resolve() / "data"), "", volume.sub_path)
         return self._paths.place(volume)
