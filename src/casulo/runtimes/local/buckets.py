@@ -75,6 +75,12 @@ class Buckets:
             found[f"{sandbox_id}/{place.name}"] = (pid, linux.start_time(pid) or 0 if pid else 0)
         return found
 
+    def traces(self) -> set[str]:
+        """Sandboxes that have buckets. While there is one, <run> must not be deleted: it shows them."""
+        if self._folder is None or not self._folder.is_dir():
+            return set()
+        return {path.name for path in self._folder.iterdir()}
+
     def release(self, sandbox_id: str) -> None:
         """Unmount, end the processes, and remove the keys. Never touches what is in a bucket. Idempotent."""
         for place in self._places(sandbox_id):

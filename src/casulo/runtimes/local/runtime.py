@@ -278,6 +278,7 @@ class LocalRuntime:
         return (
             folders
             | engines.traces(self._host.run)
+            | self._volumes.buckets.traces()
             | cgroups.siblings(self._host.layout, self._host.cgroup_parent)
         )
 
