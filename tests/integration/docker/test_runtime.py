@@ -236,7 +236,9 @@ async def test_gvisor_that_starts_nothing_is_not_offered(engine: Engine) -> None
 async def test_an_image_that_goes_during_a_start_is_named(place: Place) -> None:
     source = await place.start()
     snapshot = await source.snapshot()
-    name = place.engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}", "casulo-snapshot/*").strip()
+    name = place.engine.docker(
+        "images", "--format", "{{.Repository}}:{{.Tag}}", f"casulo-snapshot/*:{snapshot.id}"
+    ).strip()
     place.engine.docker("rmi", name)
     with pytest.raises(NotFound) as gone:
         await AsyncSandbox.create(snapshot=snapshot, client=place.client)
