@@ -182,6 +182,10 @@ def http(w: World) -> list[Attempt]:
         one("http-on-odd-port", request("evil.test"), '"evil.test".*"port":8080', 8080),
         one("http-late-on-odd-port", request("evil.test"), "too late to be looked at", 8080, (0.6,)),
         one("line-in-halves", "GE|T / HTTP/1.1\r\n|Host: evil.test\r\n\r\n", "too late", 8080, (0, 0.6)),
+        one("empty-line-first-on-odd-port", "\r\n" + request("evil.test"), "empty line", 8080),
+        one("tabs-on-odd-port", "GET\t/\tHTTP/1.1\r\nHost: evil.test\r\n\r\n", "no request", 8080),
+        one("long-method-on-odd-port", request("evil.test", "/", "M" * 40), '"evil.test".*"port":8080', 8080),
+        one("host-with-another-behind-it", request("good.test:@evil.test"), "is no host"),
         one("method-not-allowed", request("api.good.test", "/open/x", "POST"), '"api.good.test".*"POST"'),
         one("path-not-allowed", request("api.good.test", "/closed"), '"api.good.test".*"/closed"'),
         one("path-climbs", request("api.good.test", "/open/../closed"), "normal form"),
@@ -225,6 +229,10 @@ def dns(w: World, p: Places) -> list[Attempt]:
     ]
 
 
+def _hex(address: str) -> str:
+    return socket.inet_aton(address).hex()
+
+
 def datagrams(w: World) -> list[Attempt]:
     """UDP, ICMP, IPv6, and other transports."""
     shared = w.at(80)
@@ -238,6 +246,12 @@ def datagrams(w: World) -> list[Attempt]:
         one("quic-on-80", w.at(81), 443),
         one("udp-never-resolved", w.at(81), 123),
         one("udp-odd-port", w.at(90), 4500),
+        Attempt(
+            "source-routed",
+            "datagram",
+            "",
+            {"host": shared, "port": 4500, "options": f"830704{_hex(w.at(81))}01"},
+        ),
         one("udp-fragments", w.at(81), 4500, size=4000),
         one("b063-doq", w.at(54), 853),
         one("udp-metadata", "169.254.169.254", 53053),
@@ -286,6 +300,8 @@ def allowing(w: World) -> list[Attempt]:
         Attempt("open-denied-name", "ask", "deny evil.test", {"server": w.resolver, "name": "evil.test"}),
         Attempt("open-denied-name-forged", "handshake", "deny evil.test", {
             "host": w.at(80), "port": 443, "name": "evil.test"}),
+        Attempt("open-two-hosts", "stream", "2 Host headers", {
+            "host": w.at(80), "port": 80, "pieces": [request("good.test", more="Host: evil.test\r\n")]}),
         Attempt("open-quic", "datagram", '"port":443,"protocol":"udp"', {"host": w.at(81), "port": 443}),
         Attempt("open-ech", "raw_hello", "encrypted .ECH", {
             "host": w.at(80), "port": 443, "names": ["good.test"], "form": "ech"}),

@@ -137,13 +137,17 @@ def raw_hello(host, port, names, form="plain", pause=0.0):
     return answer.hex()
 
 
-def datagram(host, port, text="ping", source=None, size=0):
+def datagram(host, port, text="ping", source=None, size=0, options=""):
     """Over UDP."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.settimeout(TIMEOUT)
         if source:
             sock.setsockopt(socket.IPPROTO_IP, 15, 1)  # IP_FREEBIND
             sock.bind((source, 0))
+        if options:
+            sock.setsockopt(socket.IPPROTO_IP, 4, bytes.fromhex(options))  # IP_OPTIONS
+            if not sock.getsockopt(socket.IPPROTO_IP, 4, 40).strip(b"\0"):
+                raise Stopped("this kernel sends no options")
         sock.connect((host, port))
         sock.send(text.encode() + b"x" * size)
         return sock.recv(65536)[:50].decode("latin-1")

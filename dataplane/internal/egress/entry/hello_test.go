@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 )
 
@@ -86,6 +87,9 @@ func TestClassify(t *testing.T) {
 		"": undecided, "\x16": speaksTLS, "\x16\x03\x01": speaksTLS, "hi": undecided, "a b\n": speaksOther,
 		"GET / HTTP/1.1\r\n": speaksHTTP, "GET / HT": undecided, "G": undecided, "PRI * HTTP/2.0\r\n": speaksHTTP,
 		"SSH-2.0-x\r\n": speaksOther, "EHLO me\r\n": speaksOther, "\x00\x00\x00\x08": speaksOther, "get / HTTP/1.1\n": speaksHTTP,
+		"\r\n\r\nGET / HTTP/1.1\r\n": speaksHTTP, "\r\n": undecided, " GET / HTTP/1.1\r\n": speaksHTTP, "*1\r\n$4\r\n": speaksOther,
+		"GET\t/\tHTTP/1.1\r\n": speaksHTTP, "G.T\v/\vhttp/1.1\r\n": speaksHTTP, "GET / HTTP/1.1": speaksHTTP,
+		strings.Repeat("M", 100) + " / HTTP/1.1\r\n": speaksHTTP,
 	} {
 		if got := classify([]byte(head)); got != want {
 			t.Errorf("%q: %v", head, got)

@@ -78,7 +78,9 @@ func (x *exchange) hasEnded() bool {
 // unreadable is for requests that cannot be judged; only a rule on the address lets them pass.
 func (x *exchange) unreadable(m *message, err error) bool {
 	x.setName("")
-	if decided := x.judge(x.query); decided.Allow && x.upstream == nil && x.connect("tcp", decided) {
+	decided := x.judge(x.query)
+	unseen := !byAddress(x.box.Policy(), decided) && x.box.Policy().DeniesNames() // it could name a denied one
+	if decided.Allow && !unseen && x.upstream == nil && x.connect("tcp", decided) {
 		buffered, _ := x.fromClient.Peek(x.fromClient.Buffered())
 		x.head = append(slices.Clone(m.raw), buffered...)
 		if rest := len(x.connection.head); rest > 0 {

@@ -5,6 +5,7 @@ package entry
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 )
 
@@ -18,7 +19,8 @@ const (
 	speaksOther
 )
 
-const longestMethod = 20
+// Servers take methods of any length; what is longer than this in front of the first space is none.
+const longestMethod = 1024
 
 // classify looks at the first bytes of a stream.
 func classify(head []byte) kind {
@@ -32,20 +34,30 @@ func classify(head []byte) kind {
 }
 
 // classifyText knows a request by its first line. Until that is complete, nothing is decided about
-// what begins like one.
+// what begins like one. Servers skip empty lines and blanks before it and take other blanks than the
+// space inside it, so it is known in that dress too; whether it passes is decided elsewhere.
 func classifyText(head []byte) kind {
+	head = bytes.TrimLeft(head, blanks+"\r\n")
+	if len(head) == 0 {
+		return undecided
+	}
 	line, _, complete := bytes.Cut(head, []byte("\n"))
-	word, _, spaced := bytes.Cut(line, []byte(" "))
-	if len(word) == 0 || len(word) > longestMethod || strings.Trim(string(word), methodChars) != "" {
+	word, rest := line, []byte(nil)
+	if end := bytes.IndexAny(line, blanks+"\r"); end >= 0 {
+		word, rest = line[:end], line[end:]
+	}
+	if len(word) == 0 || len(word) > longestMethod || strings.Trim(string(word), tokenChars) != "" {
 		return speaksOther
 	}
 	switch {
+	case aboutHTTP.Match(rest):
+		return speaksHTTP
 	case !complete:
 		return undecided
-	case spaced && bytes.Contains(line, []byte(" HTTP/")):
-		return speaksHTTP
 	}
 	return speaksOther
 }
 
-const methodChars = "-_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+const blanks = " \t\v\f"
+
+var aboutHTTP = regexp.MustCompile(`(?i)[\s\v]HTTP/[0-9]?`)

@@ -48,6 +48,8 @@ func TestWhatTwoProgramsCouldReadDifferentlyIsRefused(t *testing.T) {
 		"GET / HTTP/1.1\r\nX: a\r\n b\r\nHost: a.test\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: a.test, b.test\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: a.test/evil.test\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: a.test:@evil.test\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: a.test:80a\r\n\r\n",
 		"GET  / HTTP/1.1\r\nHost: a.test\r\n\r\n",
 		"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
 		"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",

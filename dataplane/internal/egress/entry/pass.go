@@ -4,6 +4,7 @@
 package entry
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -55,10 +56,13 @@ func (c *connection) passLate() {
 		if !c.forward(&sent) {
 			return
 		}
-		if c.more() != nil {
+		if err := c.more(); errors.Is(err, errNoRoom) {
+			told = speaksHTTP // what begins like a request and has no end
+		} else if err != nil {
 			break
+		} else {
+			told = classify(c.head)
 		}
-		told = classify(c.head)
 	}
 	if decided := c.judgeLate(told); !decided.Allow {
 		c.note("tcp", decided)

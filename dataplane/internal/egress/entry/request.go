@@ -102,8 +102,9 @@ func isPlain(name string) bool {
 	return strings.IndexFunc(name, func(c rune) bool { return c >= 0x80 }) < 0
 }
 
+// withoutPort leaves alone what has something else than a number behind its colon.
 func withoutPort(host string) string {
-	if name, _, err := net.SplitHostPort(host); err == nil {
+	if name, port, err := net.SplitHostPort(host); err == nil && strings.Trim(port, "0123456789") == "" {
 		return name
 	}
 	return host
