@@ -86,7 +86,8 @@ func open(config Config) (*service, error) {
 		world.DoH = policy.NewDoH(config.DoH)
 	}
 	s.filter, err = filter.Open(filter.Config{Table: config.Table, Group: config.Group,
-		EntryPort: s.sockets.entryPort(), DNSPort: s.sockets.dnsPort(), Size: config.Addresses, World: world, Own: config.own})
+		EntryPort: s.sockets.entryPort(), DNSPort: s.sockets.dnsPort(), Size: config.Addresses,
+		Flows: config.Limits.Flows(), World: world, Own: config.own})
 	if err != nil {
 		return nil, err
 	}

@@ -36,6 +36,7 @@ add set inet {{.Table}} closed { type ipv4_addr; flags interval; }
 add set inet {{.Table}} special { type inet_service; }
 add element inet {{.Table}} special { 53, 80, 443, 853 }
 add set inet {{.Table}} logged { type ifname; flags dynamic; size 65536; }
+add set inet {{.Table}} flows { type ifname; flags dynamic; size 65536; }
 add map inet {{.Table}} sandboxes { type ifname : verdict; }
 add map inet {{.Table}} named { type ifname : verdict; }
 flush set inet {{.Table}} closed
@@ -49,6 +50,7 @@ type Config struct {
 	EntryPort int
 	DNSPort   int
 	Size      int    // of each set of learned addresses
+	Flows     int    // that the kernel follows at once for one sandbox, of any protocol
 	Own       uint32 // mark of this process's own packets, where it shares the sandbox's namespace
 	World     *policy.World
 }

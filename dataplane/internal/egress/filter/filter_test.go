@@ -39,7 +39,7 @@ func TestPublicExceptionsAreCutOut(t *testing.T) {
 }
 
 func TestTheTableIsText(t *testing.T) {
-	config := Config{Table: "t", Group: 7, EntryPort: 1, DNSPort: 2, Size: 3, World: &policy.World{Closed: policy.ClosedNetworks()}}
+	config := Config{Table: "t", Group: 7, EntryPort: 1, DNSPort: 2, Size: 3, Flows: 4, World: &policy.World{Closed: policy.ClosedNetworks()}}
 	text, err := config.text()
 	if err != nil || strings.Contains(text, "<no value>") || !strings.Contains(text, "redirect to :1\n") {
 		t.Error(text, err)

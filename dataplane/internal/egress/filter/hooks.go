@@ -7,6 +7,7 @@ package filter
 const hostHooks = `
 add chain inet {{.Table}} guard { type filter hook prerouting priority raw; policy accept; }
 add chain inet {{.Table}} to_entry
+add chain inet {{.Table}} flooded
 add chain inet {{.Table}} entry { type nat hook prerouting priority dstnat; policy accept; }
 add chain inet {{.Table}} input { type filter hook input priority filter - 5; policy accept; }
 add chain inet {{.Table}} from_policed
@@ -14,6 +15,7 @@ add chain inet {{.Table}} denied
 add chain inet {{.Table}} forward { type filter hook forward priority filter - 5; policy accept; }
 flush chain inet {{.Table}} guard
 flush chain inet {{.Table}} to_entry
+flush chain inet {{.Table}} flooded
 flush chain inet {{.Table}} entry
 flush chain inet {{.Table}} input
 flush chain inet {{.Table}} from_policed
@@ -26,6 +28,8 @@ table inet {{.Table}} {
     meta nfproto ipv6 drop
     ip daddr 224.0.0.0/4 {{.Log "multicast"}}
     ip daddr 224.0.0.0/4 drop
+    ip option lsrr exists drop
+    ip option ssrr exists drop
     iifname . ip saddr @bound accept
     {{.Log "spoofed"}}
     drop
@@ -33,8 +37,13 @@ table inet {{.Table}} {
   chain to_entry {
     ct mark set {{.Tag}} meta l4proto tcp redirect to :{{.EntryPort}}
   }
+  chain flooded {
+    {{.Log "flows"}}
+    drop
+  }
   chain entry {
     iifname != @policed accept
+    add @flows { iifname ct count over {{.Flows}} } goto flooded
     meta l4proto { tcp, udp } th dport 53 ct mark set {{.Tag}} redirect to :{{.DNSPort}}
     meta l4proto != tcp accept
     tcp dport 18080 fib daddr . iif type local goto to_entry

@@ -131,6 +131,7 @@ func (r *Reader) read(message netlink.Message) {
 
 var reasons = map[string]string{
 	"ipv6":      "sandboxes have no IPv6",
+	"flows":     "too many flows at once",
 	"multicast": "multicast goes nowhere",
 	"spoofed":   "the source address is not the sandbox's own",
 	"host":      "this is an address of the host itself",

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	workers       = 512 // questions that are answered at once, of all sandboxes
-	streams       = 256 // TCP connections, of all sandboxes
+	workers       = 4096 // questions that are answered at once, of all sandboxes; each has a share
+	streams       = 4096 // TCP connections, likewise
 	idleTime      = 10 * time.Second
 	smallest      = 512
 	largest       = 4096
@@ -73,15 +73,19 @@ func (s *Server) ServeUDP(conn *net.UDPConn) error {
 		if query.Unpack(buffer[:n]) != nil {
 			continue
 		}
+		if !box.BeginQuestion() {
+			continue // as if all were busy
+		}
 		select {
 		case s.slots <- struct{}{}:
 			go func() {
-				defer func() { <-s.slots }()
+				defer func() { <-s.slots; box.EndQuestion() }()
 				if packed := s.answer(box, query, sizeFor(query)); packed != nil {
 					_, _, _ = conn.WriteMsgUDPAddrPort(packed, reply, from)
 				}
 			}()
 		default: // too busy: the client asks again
+			box.EndQuestion()
 		}
 	}
 }
@@ -158,9 +162,10 @@ func (s *Server) stream(conn net.Conn) {
 	defer conn.Close()
 	from := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()
 	box := s.registry.At(from)
-	if box == nil {
+	if box == nil || !box.BeginStream() {
 		return
 	}
+	defer box.EndStream()
 	wire := &dns.Conn{Conn: conn}
 	for {
 		_ = conn.SetDeadline(time.Now().Add(idleTime))

@@ -40,6 +40,8 @@ type Sandbox struct {
 	conns   *bucket
 	queries *bucket
 	calls   *bucket
+	asking  share
+	streams share
 	filter  *filter.Filter
 	world   *policy.World
 
