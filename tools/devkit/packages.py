@@ -51,6 +51,9 @@ NEEDS = (
     Need(("dockerd",), "docker.io", "the engine of the Docker runtime's tests"),
     Need(("docker",), "docker.io", "speaks to that engine"),
     Need(("iptables",), "iptables", "dockerd refuses to start without it"),
+    Need(("qemu-system-x86_64",), "qemu-system-x86", "runs virtual machines"),
+    Need(("mke2fs",), "e2fsprogs", "makes the disks of virtual machines"),
+    Need(("cpio",), "cpio", "reads, in a test, the archives that virtual machines start from"),
 )
 
 
