@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
@@ -16,7 +17,8 @@ from casulo.client.lifecycle import AsyncClient
 from support import microvm
 from support.server import Server
 
-NETWORK = "10.231.0.0/16"
+NETWORK = os.environ.get("CASULO_BENCH_NETWORK", "10.231.0.0/16")
+"""Where two run on one machine, each needs its own."""
 
 
 @asynccontextmanager

@@ -37,6 +37,9 @@ class Mixture:
     until: float
     excused: Excused = lambda error: False
     seed: int = 0
+    lifetime: int = 600
+    """Seconds after which what a worker leaves behind ends by itself."""
+
     told: Told = field(default_factory=Told)
 
     async def run(self) -> Told:
@@ -55,7 +58,7 @@ class Mixture:
                 await asyncio.sleep(0.05)
 
     async def _life(self, client: AsyncClient, dice: random.Random) -> None:
-        box = await AsyncSandbox.create("host", timeout=600, client=client)
+        box = await AsyncSandbox.create("host", timeout=self.lifetime, client=client)
         self._did("create", box.id)
         for _ in range(dice.randrange(1, 4)):
             await self._use(box, dice)
@@ -79,7 +82,7 @@ class Mixture:
             await box.pause()
             await box.resume()
         else:
-            await box.renew(900)
+            await box.renew(self.lifetime)
         self.told.done[act] += 1
 
     def _did(self, act: str, sandbox_id: str) -> None:
