@@ -263,3 +263,25 @@ def test_the_command_line(egress_server: Server) -> None:
     assert osb("log", box.id) == ""
     assert '"egress": []' in osb("learn", box.id)
     box.delete()
+
+
+async def test_a_member_of_a_pool_gets_its_policy_and_certificate_at_hand_out(
+    world: World, tmp_path: Path
+) -> None:
+    pool = "[pools.named.p]\nimage = 'host'\nmin = 1\nmax = 1\n"
+    server = make_server(tmp_path / "server", world, pool)
+    server.start()
+    try:
+        while server.request("GET", "/v1/pools/p").json()["status"]["available"] != 1:
+            time.sleep(0.05)
+        box = create(server, POLICY, credentialProxy={"enabled": True}, resourceLimits={})
+        assert 'draws{outcome="hit"} 1.0' in server.request("GET", "/metrics").text
+        assert await reach(box, "good.test", "a.wild.test", "evil.test") == [True, True, False]
+        assert box.logged("evil.test")
+        server.crash()
+        server.start()
+        assert await reach(box, "good.test", "evil.test") == [True, False]
+        box.delete()
+    finally:
+        server.delete_all()
+        server.stop()

@@ -140,11 +140,12 @@ class Pools:
 
     async def create(self, name: str, template: Template, capacity: Capacity, refuses: bool = False) -> Pool:
         """Keep a new pool, also after a restart."""
-        if check_name(name) in self._lines:
-            raise Conflict(f"there is a pool called {name!r} already", code=Code.POOL_EXISTS)
-        pool = Pool(name, template, capacity, self._context.now(), refuses=refuses)
+        pool = Pool(check_name(name), template, capacity, self._context.now(), refuses=refuses)
+        if name in self._lines:
+            raise _exists(name)
         line = self._line(pool)
-        await self._context.store.pools.put(pool)
+        if not await self._context.store.pools.add(pool):
+            raise _exists(name)
         self._lines[name] = line
         self._changed.set()
         return pool
@@ -152,8 +153,9 @@ class Pools:
     async def change(self, name: str, capacity: Capacity) -> Pool:
         """Another size. Members in use are not touched."""
         line = self._changeable(name)
-        pool = replace(line.pool, capacity=capacity, revision=line.pool.revision + 1)
-        await self._context.store.pools.put(pool)
+        pool = await self._context.store.pools.resize(name, capacity)
+        if pool is None:  # deleted meanwhile
+            raise pool_not_found(name)
         line.pool = pool
         self._changed.set()
         return pool
@@ -162,7 +164,8 @@ class Pools:
         """No more members. Sandboxes that came from it stay."""
         self._changeable(name)
         await self._context.store.pools.remove(name)
-        del self._lines[name]
+        self._lines.pop(name, None)
+        self._changed.set()  # a member that is just being started goes too
         await self._give_up(self._members.of(name))
 
     def get(self, name: str) -> Pool:
@@ -341,6 +344,10 @@ class Pools:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _exists(name: str) -> Conflict:
+    return Conflict(f"there is a pool called {name!r} already", code=Code.POOL_EXISTS)
 
 
 async def _say_nothing(reason: str, message: str) -> None:

@@ -23,9 +23,15 @@ class PoolRows:
     def __init__(self, call: Call) -> None:
         self._call = call
 
-    async def put(self, pool: Pool) -> None:
-        """Write a pool, new or changed."""
-        await self._call(_put, pool)
+    async def add(self, pool: Pool) -> bool:
+        """Write a new pool; False when there is one of its name."""
+        added: bool = await self._call(_add, pool)
+        return added
+
+    async def resize(self, name: str, capacity: Capacity) -> Pool | None:
+        """Write another size, and count it; None when there is no such pool (any more)."""
+        found: Pool | None = await self._call(_resize, name, capacity)
+        return found
 
     async def remove(self, name: str) -> None:
         """Forget a pool. Idempotent."""
@@ -37,7 +43,7 @@ class PoolRows:
         return found
 
 
-def _put(connection: sa.Connection, pool: Pool) -> None:
+def _add(connection: sa.Connection, pool: Pool) -> bool:
     row = {
         "name": pool.name,
         "template": codec.dump(Template, pool.template),
@@ -46,9 +52,21 @@ def _put(connection: sa.Connection, pool: Pool) -> None:
         "revision": pool.revision,
         "refuses": pool.refuses,
     }
+    try:
+        with engine.writing(connection):
+            connection.execute(sa.insert(pools), row)
+    except sa.exc.IntegrityError:
+        return False
+    return True
+
+
+def _resize(connection: sa.Connection, name: str, capacity: Capacity) -> Pool | None:
+    named = pools.c.name == name
+    values = {"capacity": codec.dump(Capacity, capacity), "revision": pools.c.revision + 1}
     with engine.writing(connection):
-        connection.execute(sa.delete(pools).where(pools.c.name == pool.name))
-        connection.execute(sa.insert(pools), row)
+        connection.execute(sa.update(pools).where(named).values(values))
+        row = connection.execute(sa.select(pools).where(named)).mappings().first()
+        return _pool(row) if row else None
 
 
 def _remove(connection: sa.Connection, name: str) -> None:

@@ -6,16 +6,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from casulo.control.settings import PoolSettings, PoolsSettings
 from casulo.model.draft import Draft
-from casulo.model.errors import Code, Conflict, Forbidden, InvalidRequest, RuntimeFailure, Unavailable
+from casulo.model.errors import (
+    Code,
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    RuntimeFailure,
+    Unavailable,
+)
 from casulo.model.keys import Caller, Limits, Scope
-from casulo.model.pool import Capacity, Template
-from casulo.model.sandbox import Sandbox
+from casulo.model.policy import NetworkPolicy
+from casulo.model.pool import Capacity, Template, shape
+from casulo.model.sandbox import Isolation, Resources, Sandbox, Spec
 from casulo.model.states import State
 from casulo.store.query import Query
 from support.memory_runtime import MemoryRuntime
@@ -276,3 +286,43 @@ async def test_who_asks_for_no_more_than_members_have_gets_one(pooled: Service) 
     for limits in ({"memory": "4Gi"}, {"disk": "1Gi"}, {"cpu": "1", "memory": "3Gi"}):
         with pytest.raises(InvalidRequest):
             await drawing(pooled, resource_limits=limits)
+
+
+def test_policy_and_certificate_are_given_at_hand_out() -> None:
+    """Members have neither, so any policy can be put on them before anything of the user runs."""
+    plain = shape(Spec("host", (), Resources(1, 1, 1, 1)), Isolation.CONTAINER)
+    policed = Spec("host", (), Resources(1, 1, 1, 1), network_policy=NetworkPolicy(), credential_proxy=True)
+    assert shape(replace(policed, trusted_ca="pem"), Isolation.CONTAINER) == plain
+
+
+async def test_changes_of_one_pool_at_once_leave_it_as_the_last_one_said(pooled: Service) -> None:
+    pools = pooled.lifecycle.pools
+    made = await asyncio.gather(
+        *(pools.create("p", HOST, Capacity(1, 1)) for _ in range(3)), return_exceptions=True
+    )
+    assert sorted(type(each).__name__ for each in made) == ["Conflict", "Conflict", "Pool"]
+    ended = await asyncio.gather(
+        pools.delete("p"), pools.delete("p"), pools.change("p", Capacity(0, 3)), return_exceptions=True
+    )
+    assert {type(each) for each in ended} <= {type(None), NotFound}, ended
+    assert await pooled.store.pools.all() == () and pools.list() == []
+
+
+async def test_sizes_change_and_pools_go_while_members_are_handed_out(pooled: Service) -> None:
+    await pool_of(pooled, 4)
+    pools = pooled.lifecycle.pools
+    drawn = [drawing(pooled) for _ in range(6)]
+    for size in (0, 3, 1):
+        await pools.change("p", Capacity(size, size))
+        drawn += [drawing(pooled) for _ in range(3)]
+    made = await asyncio.gather(*drawn)
+    assert len({each.id for each in made}) == 15
+    await filled(pooled, 1)
+    assert pools.status("p").in_use == 15
+    await pools.delete("p")
+    assert {item.id for item in (await pooled.store.list(Query(page_size=99))).items} == {m.id for m in made}
+    await until(lambda: _only(pooled, {each.id for each in made}))
+
+
+async def _only(service: Service, ids: set[str]) -> bool:
+    return await service.runtime.list() == ids

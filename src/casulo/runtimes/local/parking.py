@@ -16,6 +16,7 @@ from casulo.model.sandbox import Handle, Spec
 from casulo.runtimes import bootchannel, parked
 from casulo.runtimes.base import Deaf
 from casulo.runtimes.local.starting import Started, Starter, Waiting
+from casulo.runtimes.policing import HostEgress
 
 _ANSWER_SECONDS = 3.0
 """An idle daemon is ready in a few milliseconds."""
@@ -31,8 +32,9 @@ Find = Callable[[str, Started], Awaitable[Handle]]
 class LocalParking:
     """Keeps the open ends of boot channels."""
 
-    def __init__(self, starter: Starter, begin: Begin, find: Find) -> None:
+    def __init__(self, starter: Starter, begin: Begin, find: Find, egress: HostEgress | None) -> None:
         self._starter = starter
+        self._egress = egress
         self._begin = begin
         self._find = find
         self._waiting: dict[str, Waiting] = {}
@@ -48,7 +50,7 @@ class LocalParking:
         )
 
     async def adopt(self, sandbox_id: str, spec: Spec) -> Handle:
-        """Send the boot message, and wait until the daemon is ready."""
+        """Put it under its policy, send the boot message, and wait until the daemon is ready."""
         waiting = self._waiting.pop(sandbox_id, None)
         if waiting is None:
             raise Deaf(f"{sandbox_id} is not parked any more")
@@ -57,6 +59,8 @@ class LocalParking:
         try:
             # No thread: it costs more than the message.
             with waiting.channel as channel, bootchannel.told_with(waiting.box.folder.daemon_log):
+                if spec.network_policy is not None and self._egress is not None:
+                    await self._egress.apply(sandbox_id, spec.network_policy)
                 await bootchannel.handshake(channel, document, {}, limit)
         except (bootchannel.Silent, TimedOut) as error:
             raise Deaf(f"{sandbox_id} did not answer: {error.message}") from error

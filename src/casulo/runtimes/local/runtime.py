@@ -123,7 +123,7 @@ class LocalRuntime:
         await self._run(kept.thaw_forgotten)
         if not self._host.rootless:
             self.egress = HostEgress(self._policing, self._police)
-        self.parking = LocalParking(self._starter, self._undone_on_error, self._handle)
+        self.parking = LocalParking(self._starter, self._undone_on_error, self._handle, self.egress)
         self._refill = asyncio.create_task(self._keep_spares())
 
     def _prepare(self) -> None:
