@@ -49,48 +49,55 @@ def ground(request: pytest.FixtureRequest, place: str, new_server: Callable[...,
 
 @pytest.mark.timeout(3600)
 async def test_the_server_is_killed(ground: Ground) -> None:
-    before, usual = await _rehearsed(ground)
-    for _ in range(_rounds(ground)):
-        acting = await _prepared(ground)
-        running = [asyncio.create_task(each) for each in _timed(ground, acting, usual)]
-        await asyncio.sleep(max(usual.values()))
-        await asyncio.to_thread(ground.server.crash)
-        if ground.dice.random() < 0.3:
-            kill(ground.egress())
-        await asyncio.wait_for(asyncio.gather(*running), 120)
-        await asyncio.to_thread(ground.server.start)
-        await _judged(ground, acting)
-    await _nothing_is_left(ground, before)
+    with ground.told():
+        before, usual = await _rehearsed(ground)
+        for _ in range(_rounds(ground)):
+            acting = await _prepared(ground)
+            running = [asyncio.create_task(each) for each in _timed(ground, acting, usual)]
+            await asyncio.sleep(max(usual.values()))
+            ground.note("the server is killed")
+            await asyncio.to_thread(ground.server.crash)
+            if ground.dice.random() < 0.3:
+                ground.note("the egress process is killed")
+                kill(ground.egress())
+            await asyncio.wait_for(asyncio.gather(*running), 120)
+            await asyncio.to_thread(ground.server.start)
+            ground.note("the server is there again")
+            await _judged(ground, acting)
+        await _nothing_is_left(ground, before)
 
 
 @pytest.mark.timeout(3600)
 async def test_daemons_are_killed(ground: Ground) -> None:
-    before, usual = await _rehearsed(ground)
-    for _ in range(_rounds(ground)):
-        acting = await _prepared(ground)
-        await asyncio.gather(*(_without_daemon(ground, each, usual[each.name]) for each in acting))
-        await _judged(ground, acting)
-    await _nothing_is_left(ground, before)
+    with ground.told():
+        before, usual = await _rehearsed(ground)
+        for _ in range(_rounds(ground)):
+            acting = await _prepared(ground)
+            await asyncio.gather(*(_without_daemon(ground, each, usual[each.name]) for each in acting))
+            await _judged(ground, acting)
+        await _nothing_is_left(ground, before)
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("place", ["local"])
 async def test_the_egress_process_is_killed(ground: Ground) -> None:
-    before, usual = await _rehearsed(ground)
-    for _ in range(_rounds(ground)):
-        acting = [operations.Policy(ground) for _ in range(2)]
-        async with ground.client() as client:
-            await asyncio.gather(*(each.prepare(client) for each in acting))
-        running = [asyncio.create_task(each.run()) for each in acting]
-        await asyncio.sleep(ground.dice.uniform(0, usual["policy change"]))
-        pids = ground.egress()
-        assert pids, "no egress process was found"
-        kill(pids)
-        await asyncio.gather(*running)
-        for each in acting:
-            each.refusal = None  # it may say that the process is away
-        await _judged(ground, list(acting))
-    await _nothing_is_left(ground, before)
+    with ground.told():
+        before, usual = await _rehearsed(ground)
+        for _ in range(_rounds(ground)):
+            acting = [operations.Policy(ground) for _ in range(2)]
+            async with ground.client() as client:
+                await asyncio.gather(*(each.prepare(client) for each in acting))
+            running = [asyncio.create_task(each.run()) for each in acting]
+            await asyncio.sleep(ground.dice.uniform(0, usual["policy change"]))
+            pids = ground.egress()
+            assert pids, "no egress process was found"
+            ground.note("the egress process is killed")
+            kill(pids)
+            await asyncio.gather(*running)
+            for each in acting:
+                each.refusal = None  # it may say that the process is away
+            await _judged(ground, list(acting))
+        await _nothing_is_left(ground, before)
 
 
 def _rounds(ground: Ground) -> int:
@@ -137,22 +144,21 @@ async def _without_daemon(ground: Ground, operation: Operation, usual: float) ->
     await asyncio.sleep(usual * ground.dice.random())
     named = bool(operation.box) and not isinstance(operation, operations.Create)
     pids = await asyncio.to_thread(ground.processes, operation.box) if named else ground.strangers()
-    kill(pids[:1] if named else ground.dice.sample(pids, min(1, len(pids))))
+    chosen = pids[:1] if named else ground.dice.sample(pids, min(1, len(pids)))
+    ground.note(f"the daemon of {operation.name} {operation.box} is killed: {chosen}")
+    kill(chosen)
     operation.died = True
     await running
 
 
 async def _judged(ground: Ground, acting: list[Operation]) -> None:
     async with ground.client() as client:
-        try:
-            await asyncio.gather(*(each.judge(client) for each in acting))
-        except Exception as error:
-            raise AssertionError(f"seed {ground.seed}: {error}\n{ground.server.output[-3000:]}") from error
+        await asyncio.gather(*(each.judge(client) for each in acting))
         left = {item.id for item in await client.list(page_size=100)}
     # A create whose caller never learned of it, with a daemon that was killed, has nobody to delete it.
     await asyncio.to_thread(ground.server.delete_all)
     died = any(each.died for each in acting)
-    assert died or not left, f"seed {ground.seed}: nobody asked for {left}"
+    assert died or not left, f"nobody asked for {left}"
 
 
 async def _pool_is_full(ground: Ground, client: AsyncClient) -> None:
@@ -170,11 +176,10 @@ async def _nothing_is_left(ground: Ground, before: Traces) -> None:
         tree = subprocess.run(
             ["pstree", "-apl", str(ground.server.process.pid)], capture_output=True, text=True
         )
-        print(f"seed {ground.seed}: {grown}", flush=True)  # a long run may be cut before it tells
-        raise AssertionError(f"seed {ground.seed}: {grown}\n{tree.stdout}\n{ground.server.output[-5000:]}")
+        raise AssertionError(f"{grown}\n{tree.stdout}")
     if ground.engine:
         ours = ground.engine.ours()
-        assert not ours["containers"], f"seed {ground.seed}: {ours}"
+        assert not ours["containers"], ours
 
 
 def _grown(before: Traces, after: Traces) -> dict[str, int]:

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from starlette.types import Receive, Scope, Send
 
+from casulo.api.auth import caller_of
 from casulo.api.proxy import websocket
 from casulo.api.proxy.headers import PASSED_ON, value_of
 from casulo.api.proxy.http import HttpProxy
@@ -67,10 +68,12 @@ class Peers:
         match = _ABOUT.match(target)
         if match is None or (scope.get("method") == "GET" and not match[3]):
             return None
-        server = await self._lifecycle.place_of(match[1].decode(), unquote(match[2].decode("latin-1")))
+        kind, item_id = match[1].decode(), unquote(match[2].decode("latin-1"))
+        # Whether that server answers is nobody's business who has nothing there.
+        server = await self._lifecycle.place_of(kind, item_id, caller_of(scope))
         if server is None or server == self._lifecycle.here:
             return None
-        there = urlsplit(self._lifecycle.membership.peer(server).url)
+        there = urlsplit((await self._lifecycle.membership.peer(server)).url)
         host = value_of(scope["headers"], b"host") or there.netloc.encode()
         peer = Peer(server, there.hostname or "", there.port or _DEFAULT_PORT)
         return Route(peer, peer.port, target, host, b"", None, to_server=True)

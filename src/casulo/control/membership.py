@@ -50,9 +50,12 @@ class Membership:
         """Whether this process is the one that acts under its name."""
         return not self.shared or time.monotonic() < self._held_until
 
-    def peer(self, server: str) -> Peer:
-        """Another server; Unavailable when it does not live, or nothing is known of it."""
+    async def peer(self, server: str) -> Peer:
+        """Another server; Unavailable when it does not live; one that was away may be back since."""
         found = self._peers.get(server)
+        if found is None or not found.alive:
+            self._peers = await self._store.servers.all()
+            found = self._peers.get(server)
         if found is None or not found.alive:
             raise self.away(server)
         return found

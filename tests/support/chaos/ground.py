@@ -9,10 +9,13 @@ import contextlib
 import os
 import random
 import signal
+import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from casulo.client.connection import Connection
@@ -41,8 +44,29 @@ class Ground:
     known: set[str] = field(default_factory=set)
     """Sandboxes whose daemons are not to be killed as those of an unknown one."""
 
+    story: list[str] = field(default_factory=list)
+    """What was done to it and what it answered, in order."""
+
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
+
+    def note(self, what: str) -> None:
+        """One line of the story."""
+        self.story.append(f"{datetime.now(UTC):%H:%M:%S.%f} {what}")
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """A failure inside says the seed and what led to it, and keeps all of it in a file."""
+        try:
+            yield
+        except BaseException as error:
+            kept = Path(tempfile.gettempdir()) / f"casulo-chaos-{self.place}-{self.seed}.log"
+            story = "\n".join(self.story)
+            kept.write_text(f"{''.join(traceback.format_exception(error))}\n{story}\n\n{self.server.output}")
+            last = "\n".join(self.story[-40:])
+            print(f"kept in {kept}: {error}", flush=True)  # a long run may be cut before it tells
+            where = f"seed {self.seed} on {self.place}, kept in {kept}"
+            raise AssertionError(f"{where}: {type(error).__name__}: {error}\n{last}") from error
 
     @asynccontextmanager
     async def client(self, timeout: float = 90) -> AsyncIterator[AsyncClient]:

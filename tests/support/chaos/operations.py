@@ -49,12 +49,15 @@ class Operation:
 
     async def run(self) -> None:
         """The call as a client that is ready for the worst."""
+        self.ground.note(f"{self.name} {self.box} begins")
         async with self.ground.client() as client:
             try:
                 await self.act(client)
                 self.answered = True
+                self.ground.note(f"{self.name} {self.box} was answered")
             except CasuloError as error:
                 self.refusal = error
+                self.ground.note(f"{self.name} {self.box} failed: {error.code} {error}")
 
     async def check(self, client: AsyncClient) -> None:
         """What must be true now, whatever happened."""
