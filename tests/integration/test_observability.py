@@ -4,14 +4,19 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import itertools
 import json
+import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -96,7 +101,6 @@ def test_webhooks_outlive_a_kill(new_server: Callable[..., Server], listener: Li
     server = new_server("fake", hook)
     ids = [server.request("POST", "/v1/sandboxes", json=BODY).json()["id"] for _ in range(2)]
     server.request("DELETE", f"/v1/sandboxes/{ids[0]}")
-    time.sleep(0.3)  # what happened in the moment of the kill may be missed, and is not what this is about
     server.crash()
     listener.start(port)
     server.start()
@@ -109,6 +113,51 @@ def test_webhooks_outlive_a_kill(new_server: Callable[..., Server], listener: Li
     server.start()
     time.sleep(1)
     assert told() in (wanted, wanted[1:]), "delivered once, and not again after a restart"
+
+
+def test_every_change_has_its_message_and_every_message_its_change(
+    new_server: Callable[..., Server], listener: Listener
+) -> None:
+    server = new_server("fake", f'[[webhooks]]\nurl = "{listener.url}/hook"\nsecret = "{SECRET}"\n')
+    for _ in range(3):
+        over = threading.Event()
+        busy = [threading.Thread(target=_busy, args=(server, over)) for _ in range(4)]
+        for each in busy:
+            each.start()
+        time.sleep(random.uniform(0.3, 0.9))
+        over.set()
+        server.crash()
+        for each in busy:
+            each.join()
+        server.start()
+    server.request("POST", "/v1/sandboxes", json=BODY)
+
+    def settled() -> bool:
+        states = {item["status"]["state"] for item in server.request("GET", "/v1/sandboxes").json()["items"]}
+        return states == {"Running"} and not _rows(server, "webhook_outbox", "id")
+
+    _until(settled)
+    messages = {body["id"]: body for body in map(json.loads, _bodies(listener))}.values()
+    told = collections.Counter((body["type"], body["sandbox"]["id"]) for body in messages)
+    assert set(told.values()) == {1}, told
+    gone = _rows(server, "tombstones", "sandbox_id")
+    assert gone and {box for kind, box in told if kind == "sandbox.removed"} == gone
+    ran = {box for kind, box in told if kind == "sandbox.running"}
+    there = _rows(server, "sandboxes", "id")
+    assert there <= ran <= there | gone
+
+
+def _busy(server: Server, over: threading.Event) -> None:
+    with contextlib.suppress(httpx.TransportError):  # it was killed
+        while not over.is_set():
+            made = server.request("POST", "/v1/sandboxes", json=BODY)
+            if random.random() < 0.7:
+                server.request("DELETE", f"/v1/sandboxes/{made.json()['id']}")
+
+
+def _rows(server: Server, table: str, column: str) -> set[str]:
+    with contextlib.closing(sqlite3.connect(server.data_dir / "casulo.db")) as connection:
+        return {row[0] for row in connection.execute(f"SELECT {column} FROM {table}")}
 
 
 def test_the_audit_log_goes_on_in_another_file(new_server: Callable[..., Server]) -> None:

@@ -28,12 +28,12 @@ from casulo.settings import Settings
 
 
 def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
-    """The application over an open `lifecycle`, which it uses and does not own.
+    """The application over a `lifecycle` that it uses and does not own; it is opened after, and serves then.
 
     `settings.server.api_key` guards it; without one everybody may call.
     """
     measures = Measures(lifecycle)
-    webhooks = Webhooks(settings.webhooks, lifecycle.events, lifecycle.outbox)
+    webhooks = Webhooks(settings.webhooks, lifecycle.outbox)
     record = Record(measures, _audit_log(settings))
     traces = Traces.of(settings.otel, lifecycle.events)
     tokens = Tokens(settings.data_dir)

@@ -87,8 +87,8 @@ async def _main(settings: Settings, home: Home, listener: socket.socket) -> None
     with _on_signal(task.cancel):
         try:
             url = listen.url_of(settings.server.host, listener)
-            async with _lifecycle(settings, home, url) as lifecycle:
-                server = _Server(server_config(settings, lifecycle), lambda: _announce(settings, home, url))
+            async with _service(settings, home, url) as config:
+                server = _Server(config, lambda: _announce(settings, home, url))
                 with _on_signal(server.stop):
                     await server.serve(sockets=[listener])
         except asyncio.CancelledError:
@@ -98,15 +98,16 @@ async def _main(settings: Settings, home: Home, listener: socket.socket) -> None
 
 
 @asynccontextmanager
-async def _lifecycle(settings: Settings, home: Home, url: str) -> AsyncIterator[Lifecycle]:
-    """Store, runtimes and the service over them, open; closed in reverse."""
+async def _service(settings: Settings, home: Home, url: str) -> AsyncIterator[uvicorn.Config]:
+    """Store, runtimes, the service over them and what is to be served; open, and closed in reverse."""
     runtimes = registry.build(settings.runtime.enabled, settings.runtime.default, _factories(settings))
     store = await _store(settings, home)
     try:
         lifecycle = Lifecycle(store, runtimes, settings.control, url=settings.store.advertise or url)
+        config = server_config(settings, lifecycle)  # before: what is found at the start is told to all
         try:
             await lifecycle.open()
-            yield lifecycle
+            yield config
         finally:
             await lifecycle.close()
     finally:

@@ -2,9 +2,9 @@
 # Copyright the Casulo authors
 """Webhooks: turns in the life of sandboxes, posted to whom the operator names, signed and tried again.
 
-Messages are kept in the store until they were taken, so a server that ends, or is killed, delivers after
-its next start what it owes. They are in order for each receiver and may come twice; only what happened in
-the last milliseconds before a kill may be missed. A receiver checks the signature with its secret, and
+A message is written in the transaction of the change that it tells of, and stays in the store until it was
+taken, so a server that ends, or is killed at any moment, delivers after its next start what it owes. They
+are in order for each receiver and may come twice. A receiver checks the signature with its secret, and
 takes the state of a sandbox from the API where it must be sure.
 """
 
@@ -16,44 +16,41 @@ import hmac
 import json
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import httpcore
 import structlog
 
 from casulo.api.wire import sandbox_body
-from casulo.control.events import Event, Events
+from casulo.control.events import Event, turn
 from casulo.model.errors import CasuloError
+from casulo.model.sandbox import Sandbox
 from casulo.settings import WebhookSettings
 from casulo.store.outbox import Outbox, Owed
+from casulo.store.query import Tombstone
 
-_WAITING_AT_MOST = 10_000
+_AT_ONCE = 100
 _FIRST_PAUSE_SECONDS = 1.0
 _LAST_PAUSE_SECONDS = 300.0
 _log = structlog.get_logger(__name__)
 
 
 class Webhooks:
-    """One queue and one worker for each receiver, and one task that writes down what comes and goes."""
+    """Composes what the store keeps, and has one worker for each receiver, which empties it."""
 
-    def __init__(self, settings: Sequence[WebhookSettings], events: Events, outbox: Outbox) -> None:
+    def __init__(self, settings: Sequence[WebhookSettings], outbox: Outbox) -> None:
         self._outbox = outbox
-        self._receivers = {_name(each): _Receiver(each, self._finished) for each in settings}
+        self._receivers = {_name(each): _Receiver(each, outbox) for each in settings}
         self._workers: list[asyncio.Task[None]] = []
-        self._fresh: list[Owed] = []
-        self._ended: list[str] = []
-        self._wake = asyncio.Event()
         self._serial = 0
         if self._receivers:
-            events.listen(self._note)
+            outbox.compose_with(self._compose, self._arrived)
 
     def start(self) -> None:
         """Begin to deliver, first of all what an earlier process still owed."""
-        if not self._receivers:
-            return
         loop = asyncio.get_running_loop()
-        self._workers = [loop.create_task(self._keep(), name="webhooks")]
-        self._workers += [loop.create_task(each.run(), name="webhook") for each in self._receivers.values()]
+        self._workers = [loop.create_task(each.run(), name="webhook") for each in self._receivers.values()]
+        self._workers.append(loop.create_task(self._forget_others(), name="webhooks"))
 
     async def close(self) -> None:
         """Stop; what waits is delivered after the next start."""
@@ -61,80 +58,60 @@ class Webhooks:
             worker.cancel()
         if self._workers:
             await asyncio.wait(self._workers)
-            await self._write()
 
-    def _note(self, event: Event) -> None:
+    def _compose(self, before: Sandbox, after: Sandbox | Tombstone) -> list[Owed]:
+        """In the store's thread."""
+        event = turn(before, after)
+        takers = [name for name, each in self._receivers.items() if event and each.wants(event)]
+        if not event or not takers:
+            return []
         delivery_id, body = _message(event)
-        for name, receiver in self._receivers.items():
-            if receiver.wants(event):
-                self._serial = max(self._serial + 1, time.time_ns())
-                self._fresh.append(Owed(f"{delivery_id} {name}", name, self._serial, body))
-        self._wake.set()
+        self._serial = max(self._serial + 1, time.time_ns())
+        return [Owed(f"{delivery_id} {name}", name, self._serial, body) for name in takers]
 
-    def _finished(self, owed: Owed) -> None:
-        self._ended.append(owed.id)
-        self._wake.set()
+    def _arrived(self) -> None:
+        for receiver in self._receivers.values():
+            receiver.wake.set()
 
-    async def _keep(self) -> None:
-        await self._take_up()
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            for owed in await self._write():
-                self._receivers[owed.receiver].take(owed)
-
-    async def _take_up(self) -> None:
+    async def _forget_others(self) -> None:
         try:
-            left = await self._outbox.all()
-        except CasuloError as error:
+            await self._outbox.keep_only(self._receivers)
+        except CasuloError as error:  # the next start tries again
             _log.error("webhook.outbox_unread", error=str(error))
-            return
-        for owed in left:
-            if owed.receiver in self._receivers:
-                self._receivers[owed.receiver].take(owed)
-            else:  # nobody asks for it any more
-                self._finished(owed)
-
-    async def _write(self) -> list[Owed]:
-        """Write down what came and what went; what came may be delivered then, or if it cannot be written."""
-        fresh, self._fresh = self._fresh, []
-        ended, self._ended = self._ended, []
-        try:
-            if fresh:
-                await self._outbox.put(fresh)
-            if ended:
-                await self._outbox.done(ended)
-        except Exception:  # the edge of a supervisor: what came is delivered even if it cannot be kept
-            _log.exception("webhook.outbox_unwritten")
-        return fresh
 
 
 class _Receiver:
     """Posts to one address, one delivery after the other."""
 
-    def __init__(self, settings: WebhookSettings, finished: Callable[[Owed], None]) -> None:
+    def __init__(self, settings: WebhookSettings, outbox: Outbox) -> None:
         self._settings = settings
-        self._finished = finished
-        self._queue: asyncio.Queue[Owed] = asyncio.Queue(_WAITING_AT_MOST)
+        self._outbox = outbox
+        self._name = _name(settings)
+        self.wake = asyncio.Event()
 
     def wants(self, event: Event) -> bool:
         """Whether it asked for such events."""
         return not self._settings.events or event.kind in self._settings.events
 
-    def take(self, owed: Owed) -> None:
-        """Put it into the queue. One that has no room there waits in the store for the next start."""
-        try:
-            self._queue.put_nowait(owed)
-        except asyncio.QueueFull:
-            _log.error("webhook.deferred", url=self._settings.url, id=owed.id)
-
     async def run(self) -> None:
         """Until cancelled."""
         async with httpcore.AsyncConnectionPool(max_connections=1) as pool:
             while True:
-                owed = await self._queue.get()
-                await self._deliver(pool, owed)
-                self._finished(owed)
+                self.wake.clear()
+                try:
+                    if not await self._round(pool):
+                        await self.wake.wait()
+                except Exception:  # the edge of a supervisor: a store that is away comes back
+                    _log.exception("webhook.round_failed", url=self._settings.url)
+                    await asyncio.sleep(_FIRST_PAUSE_SECONDS)
+
+    async def _round(self, pool: httpcore.AsyncConnectionPool) -> bool:
+        """Deliver some of what it is owed; whether there was any."""
+        waiting = await self._outbox.next(self._name, _AT_ONCE)
+        for owed in waiting:
+            await self._deliver(pool, owed)
+            await self._outbox.done(owed)
+        return bool(waiting)
 
     async def _deliver(self, pool: httpcore.AsyncConnectionPool, owed: Owed) -> None:
         pause = _FIRST_PAUSE_SECONDS

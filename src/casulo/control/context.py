@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from casulo.control.events import Event, Events, Kind
+from casulo.control.events import Event, Events, Kind, turn
 from casulo.control.settings import ControlSettings
 from casulo.control.tasks import Locks, Tasks
-from casulo.control.transitions import moved
+from casulo.control.transitions import moved, settled
 from casulo.model.errors import Code, Conflict, sandbox_not_found
 from casulo.model.sandbox import Sandbox
 from casulo.model.states import State
+from casulo.runtimes.base import Reality
 from casulo.runtimes.registry import Registry
 from casulo.store.store import Change, Store
 
@@ -88,3 +89,17 @@ class Context:
         return await self.update(
             sandbox_id, lambda found: moved(found, wanted, reason, now, message=message, **changes)
         )
+
+    async def settle(self, sandbox_id: str, reality: Reality) -> Sandbox | None:
+        """Make the row agree with what the runtime sees, and tell what that means; None without a row."""
+        found: list[Sandbox] = []
+        now = self.now()
+
+        def agreed(sandbox: Sandbox) -> Sandbox:
+            found[:] = [sandbox]
+            return settled(sandbox, reality, now)
+
+        after = await self.store.update(sandbox_id, agreed)
+        if after and (event := turn(found[0], after)):
+            self.events.tell(event)
+        return after

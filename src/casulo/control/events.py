@@ -12,7 +12,10 @@ from enum import StrEnum
 
 import structlog
 
+from casulo.control.transitions import Reason
 from casulo.model.sandbox import Sandbox
+from casulo.model.states import ENDED, State
+from casulo.store.query import Tombstone
 
 _log = structlog.get_logger(__name__)
 
@@ -40,6 +43,33 @@ class Event:
     at: datetime
     reason: str = ""
     stages: Mapping[str, float] = field(default_factory=dict)
+
+
+_TURNS = {
+    (State.PENDING, State.RUNNING): Kind.RUNNING,
+    (State.RUNNING, State.PAUSED): Kind.PAUSED,
+    (State.PAUSING, State.PAUSED): Kind.PAUSED,
+    (State.PAUSED, State.RUNNING): Kind.RESUMED,
+    (State.RESUMING, State.RUNNING): Kind.RESUMED,
+}
+"""A pause or resume that failed is none: nothing was told that it would take back."""
+
+
+def turn(before: Sandbox, after: Sandbox | Tombstone) -> Event | None:
+    """What a change of a sandbox's record, or its removal, means to others; None if nothing."""
+    if isinstance(after, Tombstone):
+        return Event(Kind.REMOVED, before, after.deleted_at, after.reason)
+    kind = _kind(before.status.state, after)
+    return None if kind is None else Event(kind, after, after.status.since, after.status.reason)
+
+
+def _kind(was: State, after: Sandbox) -> Kind | None:
+    if after.status.state is State.STOPPING:
+        failed = was is State.PENDING and after.status.reason == Reason.START_FAILED
+        return Kind.START_FAILED if failed else None
+    if after.status.state in ENDED:
+        return None if was is State.STOPPING or was in ENDED else Kind.ENDED
+    return _TURNS.get((was, after.status.state))
 
 
 Listener = Callable[[Event], None]

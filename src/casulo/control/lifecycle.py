@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 
 from casulo.control.context import Clock, Context, utc_now
-from casulo.control.events import Events, Kind
+from casulo.control.events import Events
 from casulo.control.expiry import Expiry
 from casulo.control.forks import Forks, Wish
 from casulo.control.history import History
@@ -32,7 +32,7 @@ from casulo.control.sources import Sources
 from casulo.control.starts import Claimed, Order, Starts
 from casulo.control.stops import Stops
 from casulo.control.templates import Templates
-from casulo.control.transitions import Reason, ended
+from casulo.control.transitions import Reason
 from casulo.control.vaults import Vaults
 from casulo.control.vaultsettings import VaultSettings
 from casulo.model import labels, volumes
@@ -43,7 +43,7 @@ from casulo.model.sandbox import Exit, Handle, Sandbox, Spec
 from casulo.model.snapshot import restored, snapshot_not_found
 from casulo.model.states import ENDED, State, Status
 from casulo.model.template import drawn, is_template, template_not_found
-from casulo.runtimes.base import Runtime
+from casulo.runtimes.base import Reality, Runtime
 from casulo.runtimes.registry import Registry
 from casulo.store.outbox import Outbox
 from casulo.store.query import Claim, Page, Query
@@ -155,11 +155,11 @@ class Lifecycle:
         """Conflict for a sandbox on another server's machine."""
         self._context.require_here(sandbox.server, f"sandbox {sandbox.id}")
 
-    async def place_of(self, kind: str, item_id: str) -> str | None:
-        """Which server has one of a kind (its plural, as in paths) on its machine; None: there is none."""
+    async def place_of(self, kind: str, item_id: str, caller: Caller) -> str | None:
+        """Which server has one of a kind (its plural, as in paths) on its machine; None: not `caller`'s."""
         rows = self._context.store if kind == "sandboxes" else self._context.store.snapshots
         found = await rows.get(item_id)
-        return None if found is None else found.server
+        return None if found is None or not caller.sees(found.owner) else found.server
 
     async def counts(self) -> dict[tuple[str, str], int]:
         """How many sandboxes there are, by runtime and state."""
@@ -348,10 +348,7 @@ class Lifecycle:
 
     async def _note_exit(self, sandbox_id: str, exit_: Exit | None) -> None:
         async with self._context.locks.hold(sandbox_id):
-            now = self._context.now()
-            after = await self._context.store.update(sandbox_id, lambda found: ended(found, exit_, now))
-        if after and after.status.since == now:
-            self._context.tell(Kind.ENDED, after, after.status.reason)
+            await self._context.settle(sandbox_id, Reality(alive=False, exit=exit_))
 
 
 def _merged(sandbox: Sandbox, changes: Mapping[str, str | None], added: Mapping[str, str]) -> Sandbox:

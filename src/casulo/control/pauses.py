@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from casulo.control.context import Context
 from casulo.control.events import Kind
-from casulo.control.transitions import Reason, settled
+from casulo.control.transitions import Reason
 from casulo.model.errors import CasuloError, Code, Conflict, RuntimeFailure, Unavailable, Unsupported
 from casulo.model.sandbox import Handle, Sandbox
 from casulo.model.states import State, require
@@ -109,8 +109,7 @@ class Pauses:
         except Exception as error:  # such as an engine that is away
             await self._doubt(sandbox, error)
             return
-        now = self._context.now()
-        await self._context.store.update(sandbox.id, lambda found: settled(found, reality, now))
+        await self._context.settle(sandbox.id, reality)
 
 
 def _ability(runtime: Runtime) -> Pause:

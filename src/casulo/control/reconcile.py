@@ -16,10 +16,9 @@ from typing import Any
 import structlog
 
 from casulo.control.context import Context
-from casulo.control.events import Kind
 from casulo.control.starts import Starts
 from casulo.control.stops import Stops
-from casulo.control.transitions import Reason, noted, settled
+from casulo.control.transitions import Reason, noted
 from casulo.model.errors import CasuloError
 from casulo.model.sandbox import Sandbox
 from casulo.model.states import ENDED, State
@@ -28,8 +27,8 @@ from casulo.runtimes.base import Runtime
 _AT_ONCE = 16
 _INSPECT_SECONDS = 10.0
 _LOOK_AGAIN_SECONDS = 30.0
-_SETTLED = {State.RUNNING: Kind.RESUMED, State.PAUSED: Kind.PAUSED}
-"""The states that somebody else may change, and what has happened when one of them is the new one."""
+_SETTLED = (State.RUNNING, State.PAUSED)
+"""The states that somebody else may change."""
 
 _log = structlog.get_logger(__name__)
 
@@ -67,7 +66,6 @@ class Reconciler:
             return
         if after and after.status.state in _SETTLED and after.status.state is not before.status.state:
             _log.warning("reconcile.changed", sandbox=sandbox_id, state=str(after.status.state))
-            self._context.tell(_SETTLED[after.status.state], after, after.status.reason)
 
     def look_again(self) -> None:
         """Judge once more, behind the scenes, what was unclear a while ago."""
@@ -126,8 +124,7 @@ class Reconciler:
             reality = await runtime.inspect(sandbox.id, sandbox.handle)
             if reality.alive and runtime.egress and sandbox.spec.network_policy:
                 await runtime.egress.apply(sandbox.id, sandbox.spec.network_policy)
-            now = self._context.now()
-            return await self._context.store.update(sandbox.id, lambda found: settled(found, reality, now))
+            return await self._context.settle(sandbox.id, reality)
 
 
 def _trace(error: Exception) -> dict[str, Any]:

@@ -106,8 +106,8 @@ class Starts:
         except Exception as error:  # whatever failed, nothing may stay behind
             if self._stops.running(sandbox.id):
                 raise _deleted(sandbox.id) from error
-            await self._undo(sandbox.id)
             code = error.code if isinstance(error, CasuloError) else Code.UNKNOWN
+            await self._undo(sandbox.id, f"{code}: {error}")
             self._context.tell(Kind.START_FAILED, sandbox, code, marks.stages)
             raise
 
@@ -183,10 +183,10 @@ class Starts:
                 hint="raise [sandbox] start_timeout_seconds if this machine needs longer",
             ) from error
 
-    async def _undo(self, sandbox_id: str) -> None:
+    async def _undo(self, sandbox_id: str, why: str) -> None:
         self._context.starting[sandbox_id].interruptible = False
         try:
-            await self._stops.stop(sandbox_id, Reason.START_FAILED)
+            await self._stops.stop(sandbox_id, Reason.START_FAILED, why)
         except CasuloError as error:  # the stop has logged it and will be tried again
             _log.info("sandbox.undo_incomplete", sandbox=sandbox_id, code=error.code)
 

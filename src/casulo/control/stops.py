@@ -17,7 +17,7 @@ from casulo.control.context import Context
 from casulo.control.events import Kind
 from casulo.control.transitions import Reason, moved, noted
 from casulo.control.vaults import Vaults
-from casulo.model.errors import CasuloError, Code, RuntimeFailure, sandbox_not_found
+from casulo.model.errors import CasuloError, Code, RuntimeFailure
 from casulo.model.sandbox import Sandbox
 from casulo.model.states import State
 from casulo.store.query import Tombstone
@@ -40,14 +40,14 @@ class Stops:
         """The stop of this sandbox that is in progress."""
         return self._running.get(sandbox_id)
 
-    async def stop(self, sandbox_id: str, reason: str) -> None:
+    async def stop(self, sandbox_id: str, reason: str, message: str = "") -> None:
         """Remove the sandbox, or wait for the removal in progress. NotFound when there is none."""
-        await asyncio.shield(self.begin(sandbox_id, reason))
+        await asyncio.shield(self.begin(sandbox_id, reason, message))
 
-    def begin(self, sandbox_id: str, reason: str) -> asyncio.Task[None]:
+    def begin(self, sandbox_id: str, reason: str, message: str = "") -> asyncio.Task[None]:
         """As `stop`, without waiting."""
         if sandbox_id not in self._running:
-            task = self._context.tasks.spawn(self._stop(sandbox_id, reason), f"stop {sandbox_id}")
+            task = self._context.tasks.spawn(self._stop(sandbox_id, reason, message), f"stop {sandbox_id}")
             self._running[sandbox_id] = task
             task.add_done_callback(lambda _: self._running.pop(sandbox_id))
         return self._running[sandbox_id]
@@ -66,11 +66,10 @@ class Stops:
             if when <= now:
                 self.begin(sandbox_id, Reason.DELETED)
 
-    async def _stop(self, sandbox_id: str, reason: str) -> None:
+    async def _stop(self, sandbox_id: str, reason: str, message: str) -> None:
         now = self._context.now()
         try:
-            if await self._context.store.update(sandbox_id, lambda s: _stopping(s, reason, now)) is None:
-                raise sandbox_not_found(sandbox_id)
+            await self._context.update(sandbox_id, lambda s: _stopping(s, reason, now, message))
             await self._interrupt_start(sandbox_id)
             async with self._context.locks.hold(sandbox_id):
                 await self._remove(await self._context.get(sandbox_id))
@@ -118,10 +117,10 @@ class Stops:
             _log.warning("sandbox.note_failed", sandbox=sandbox_id, error=str(second))
 
 
-def _stopping(sandbox: Sandbox, reason: str, now: datetime) -> Sandbox:
+def _stopping(sandbox: Sandbox, reason: str, now: datetime, message: str = "") -> Sandbox:
     if sandbox.status.state is State.STOPPING:
         return sandbox
-    return moved(sandbox, State.STOPPING, reason, now)
+    return moved(sandbox, State.STOPPING, reason, now, message=message)
 
 
 def _expired(sandbox: Sandbox, now: datetime) -> Sandbox:

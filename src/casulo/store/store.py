@@ -158,10 +158,10 @@ class Store:
         return self._note(sandbox_id, record.sandbox if record else None)
 
     def _update(self, connection: sa.Connection, sandbox_id: str, change: Change) -> Sandbox | None:
-        return self._note(sandbox_id, _update(connection, sandbox_id, change))
+        return self._note(sandbox_id, _update(connection, sandbox_id, change, self.outbox))
 
     def _remove(self, connection: sa.Connection, tombstone: Tombstone, release_claim: bool) -> None:
-        _remove(connection, tombstone, release_claim)
+        _remove(connection, tombstone, release_claim, self.outbox)
         self._note(tombstone.sandbox_id, None)
 
     def _note(self, sandbox_id: str, sandbox: Sandbox | None) -> Sandbox | None:
@@ -244,15 +244,21 @@ def _write_labels(connection: sa.Connection, sandbox: Sandbox) -> None:
         connection.execute(sql.INSERT_LABELS, rows)
 
 
-def _update(connection: sa.Connection, sandbox_id: str, change: Change) -> Sandbox | None:
+def _update(connection: sa.Connection, sandbox_id: str, change: Change, told: Outbox) -> Sandbox | None:
     while True:
         with engine.writing(connection):
             record = _row(connection, sandbox_id)
             if record is None:
                 return None
             changed = change(record.sandbox)
-            if changed is record.sandbox or _replace(connection, record, changed):
+            if changed is record.sandbox:
                 return changed
+            if not _replace(connection, record, changed):
+                continue
+            owed = told.note(connection, record.sandbox, changed)
+        if owed:
+            told.committed()
+        return changed
 
 
 def _replace(connection: sa.Connection, record: Record, changed: Sandbox) -> bool:
@@ -268,7 +274,7 @@ def _replace(connection: sa.Connection, record: Record, changed: Sandbox) -> boo
     return True
 
 
-def _remove(connection: sa.Connection, tombstone: Tombstone, release_claim: bool) -> None:
+def _remove(connection: sa.Connection, tombstone: Tombstone, release_claim: bool, told: Outbox) -> None:
     sandbox_id = tombstone.sandbox_id
     row = {
         "sandbox_id": sandbox_id,
@@ -277,12 +283,16 @@ def _remove(connection: sa.Connection, tombstone: Tombstone, release_claim: bool
         "exit": codec.dump(Exit, tombstone.exit),
     }
     with engine.writing(connection):
+        record = _row(connection, sandbox_id) if told.wanted else None
         gone = connection.execute(sql.DELETE, {"sandbox_id": sandbox_id}).rowcount
         if gone:
             connection.execute(sql.INSERT_TOMBSTONE, row)
+        owed = gone and record and told.note(connection, record.sandbox, tombstone)
         sealing.forget(connection, sandbox_id)
         if release_claim:
             connection.execute(sql.RELEASE_CLAIM, {"sandbox_id": sandbox_id})
+    if owed:
+        told.committed()
 
 
 def _list(connection: sa.Connection, query: Query) -> Page[Sandbox]:

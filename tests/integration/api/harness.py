@@ -235,10 +235,11 @@ class Api:
         self._loop = asyncio.get_running_loop()
         store = await Store.open(f"sqlite:///{self.settings.data_dir / 'casulo.db'}")
         self.lifecycle = Lifecycle(store, Registry([self.runtime]), self.settings.control)
+        config = server_config(self.settings, self.lifecycle)
         await self.lifecycle.open()
         listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._server = uvicorn.Server(server_config(self.settings, self.lifecycle))
+        self._server = uvicorn.Server(config)
         serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         while not self._server.started:
             await asyncio.sleep(0.005)

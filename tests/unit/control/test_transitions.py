@@ -12,13 +12,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from casulo.control.events import Kind, turn
 from casulo.control.lifecycle import Lifecycle
-from casulo.control.transitions import Reason, ended, moved, settled
+from casulo.control.transitions import Reason, ended, moved, noted, settled
 from casulo.model.errors import CasuloError, Conflict
 from casulo.model.sandbox import Exit, Handle, Resources, Sandbox, Spec
 from casulo.model.states import ENDED, TRANSITIONS, State, Status, allowed
 from casulo.runtimes.base import Reality
 from casulo.runtimes.registry import Registry
+from casulo.store.query import Tombstone
 from casulo.store.store import Change, Store
 from support.memory_runtime import MemoryRuntime
 
@@ -130,3 +132,29 @@ async def test_random_walks_keep_to_the_table_and_leave_no_difference(lab: Lab, 
         box = lab.world.boxes[sandbox_id]
         assert (state in ENDED) is not box.alive
         assert (state is State.PAUSED) is (box.frozen and box.alive)
+
+
+TURNS = {
+    ("Pending", "Running"): Kind.RUNNING,
+    ("Running", "Paused"): Kind.PAUSED,
+    ("Pausing", "Paused"): Kind.PAUSED,
+    ("Paused", "Running"): Kind.RESUMED,
+    ("Resuming", "Running"): Kind.RESUMED,
+    **{(was, "Failed"): Kind.ENDED for was in ("Pending", "Running", "Pausing", "Paused", "Resuming")},
+    **{(was, "Terminated"): Kind.ENDED for was in ("Pending", "Running", "Pausing", "Paused", "Resuming")},
+}
+
+
+@pytest.mark.parametrize(("was", "becomes"), list(itertools.product(State, State)))
+def test_each_change_means_one_thing_to_others(was: State, becomes: State) -> None:
+    event = turn(at(was), at(becomes))
+    assert (event.kind if event else None) == TURNS.get((str(was), str(becomes)))
+
+
+def test_a_failed_start_and_a_removal_are_told_with_their_reasons() -> None:
+    failed = noted(at(State.STOPPING), Reason.START_FAILED, "why")
+    told = turn(at(State.PENDING), failed)
+    assert told and (told.kind, told.reason, told.sandbox) == (Kind.START_FAILED, "START_FAILED", failed)
+    assert turn(at(State.RUNNING), failed) is None
+    gone = turn(failed, Tombstone("id", LATER, "EXPIRED"))
+    assert gone and (gone.kind, gone.reason, gone.at) == (Kind.REMOVED, "EXPIRED", LATER)

@@ -21,9 +21,11 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from casulo.model.errors import Conflict, RuntimeFailure, Unavailable
+from casulo.model.pool import Capacity, Pool, Template
 from casulo.model.sandbox import Exit, Handle, Isolation, Platform, Resources, Sandbox, Spec
 from casulo.model.states import State, Status
 from casulo.store import engine, keys, migrations, schema
+from casulo.store.outbox import Owed
 from casulo.store.query import Claim, Query, Tombstone
 from casulo.store.store import Store
 
@@ -318,3 +320,52 @@ def test_rows_from_before_there_were_keys_are_counted(url: str) -> None:
     assert (held.sandboxes, held.cpu_millis, held.memory_bytes, held.disk_bytes) == (1, 1500, 7, 0)
     connection.close()
     connection.engine.dispose()
+
+
+async def test_a_message_is_there_exactly_with_the_change_that_it_tells_of(url: str) -> None:
+    store = await Store.open(url, here="a")
+    arrived: list[None] = []
+    failing = False
+
+    def compose(before: Sandbox, after: Sandbox | Tombstone) -> list[Owed]:
+        if failing:
+            raise RuntimeError("composing went wrong")
+        name = "gone" if isinstance(after, Tombstone) else f"{before.status.state}-{after.status.state}"
+        return [Owed(name, "r", 1, name)]
+
+    store.outbox.compose_with(compose, lambda: arrived.append(None))
+    made = sandbox(1, server="a")
+    await store.insert(made)
+    with pytest.raises(ZeroDivisionError):
+        await store.update(made.id, lambda found: 1 // 0)
+    assert await store.update(made.id, lambda found: found) == made
+    assert await store.outbox.next("r", 9) == () and not arrived
+    await store.update(made.id, lambda found: in_state(found, State.RUNNING))
+    assert [owed.body for owed in await store.outbox.next("r", 9)] == ["Pending-Running"]
+    with pytest.raises(sa.exc.IntegrityError):  # such a message is there already: then nothing changes
+        store.outbox.compose_with(lambda *_: [Owed("Pending-Running", "r", 2, "")], lambda: None)
+        await store.update(made.id, lambda found: in_state(found, State.PAUSED))
+    assert (await store.get(made.id)).status.state is State.RUNNING  # type: ignore[union-attr]
+    store.outbox.compose_with(compose, lambda: arrived.append(None))
+    failing = True
+    await store.update(made.id, lambda found: in_state(found, State.STOPPING))
+    assert (await store.get(made.id)).status.state is State.STOPPING  # type: ignore[union-attr]
+    failing = False
+    for _ in range(2):  # the second time there is nothing to remove
+        await store.remove(Tombstone(made.id, NOW, "DELETING", None), release_claim=False)
+    owed = await store.outbox.next("r", 9)
+    assert [each.body for each in owed] == ["Pending-Running", "gone"] and len(arrived) == 2
+    await store.outbox.done(owed[0])
+    await store.outbox.keep_only(["others"])
+    assert await store.outbox.next("r", 9) == ()
+    await store.close()
+
+
+async def test_a_pool_is_made_once_and_changed_only_while_it_is_there(store: Store) -> None:
+    pool = Pool("p", Template("host"), Capacity(1, 1), NOW)
+    assert sorted(await asyncio.gather(*(store.pools.add(pool) for _ in range(3)))) == [False, False, True]
+    changed = await store.pools.resize("p", Capacity(0, 2))
+    assert changed == replace(pool, capacity=Capacity(0, 2), revision=2)
+    assert await store.pools.all() == (changed,)
+    await store.pools.remove("p")
+    assert await store.pools.resize("p", Capacity(1, 1)) is None and await store.pools.all() == ()
