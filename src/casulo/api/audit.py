@@ -12,6 +12,7 @@ in a new one. Files set aside are kept, unless a number of them was asked for.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -38,6 +39,9 @@ class Verdict:
     first: int = 1
     """Serial of the first record that is there: more than 1 where older files were removed."""
 
+    lost: int = 0
+    """How many calls could not be recorded, as the records after them say."""
+
 
 class AuditLog:
     """Appends lines; one write each, so that a killed server leaves whole lines or one torn end."""
@@ -48,19 +52,36 @@ class AuditLog:
         self._keep = keep
         self._file = _opened(path)
         self._serial, self._last = self._resume(path)
+        self._lost = 0
 
     def close(self) -> None:
         """No more lines."""
         os.close(self._file)
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Record one call."""
-        self._serial += 1
-        body = {"serial": self._serial, "at": datetime.now(UTC).isoformat(), **entry, "before": self._last}
-        self._last = _hash(body)
-        os.write(self._file, _line({**body, "hash": self._last}))
+        """Record one call. OSError leaves the chain whole; the next record says how many are not there."""
+        gap = {"lost": self._lost} if self._lost else {}
+        moment = datetime.now(UTC).isoformat()
+        body = {"serial": self._serial + 1, "at": moment, **entry, **gap, "before": self._last}
+        digest = _hash(body)
+        try:
+            self._append(_line({**body, "hash": digest}))
+        except OSError:
+            self._lost += 1
+            raise
+        self._serial, self._last, self._lost = self._serial + 1, digest, 0
         if os.fstat(self._file).st_size >= self._max_bytes:
             self._set_aside()
+
+    def _append(self, line: bytes) -> None:
+        size = os.fstat(self._file).st_size
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):
+                raise OSError(errno.ENOSPC, "the disk took a part of the record only")
+        except OSError:
+            os.ftruncate(self._file, size)
+            raise
 
     def _set_aside(self) -> None:
         """A crash in between leaves no file here, which is as good as an empty one."""
@@ -94,7 +115,7 @@ def set_aside(path: Path) -> list[Path]:
 
 def verify(path: Path) -> Verdict:
     """Walk the chain from the first line to the last, through every file of the log."""
-    lines, first, last = 0, 1, START
+    lines, first, last, lost = 0, 1, START, 0
     for file in (*set_aside(path), path):
         for number, text in _lines(file):
             if lines == 0:
@@ -103,8 +124,9 @@ def verify(path: Path) -> Verdict:
             if fault:
                 where = f"line {number}" if file == path else f"{file.name}, line {number}"
                 return Verdict(lines, last, f"{where}: {fault}", first)
-            lines, last = lines + 1, json.loads(text)["hash"]
-    return Verdict(lines, last, first=first)
+            entry = json.loads(text)
+            lines, last, lost = lines + 1, entry["hash"], lost + int(entry.get("lost", 0))
+    return Verdict(lines, last, first=first, lost=lost)
 
 
 def _begins(text: bytes) -> tuple[int, str]:

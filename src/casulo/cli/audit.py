@@ -41,6 +41,8 @@ def verify(
     told = f"{path}: {found.lines} records are whole; the last one's hash is {found.last_hash}"
     if found.first > 1:
         told += f"; those before the {found.first}th are not here"
+    if found.lost:
+        told += f"; {found.lost} calls could not be recorded"
     if found.fault:
         told = f"{path}: {found.fault}; the {found.lines} records before it are whole"
     state.printer().done(
@@ -48,6 +50,7 @@ def verify(
         file=str(path),
         records=found.lines,
         first=found.first,
+        lost=found.lost,
         last_hash=found.last_hash,
         fault=found.fault or None,
     )

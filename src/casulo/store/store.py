@@ -50,8 +50,9 @@ class Store:
         self.outbox = Outbox(self._call, here)
         self.pools = PoolRows(self._call)
         self.sealed = SealedRows(self._call, here)
-        # What the only writer wrote last is what a read would find. The store's thread changes it.
-        self._latest: dict[str, Sandbox] | None = {} if exclusive else None
+        # What the only writer wrote last is what a read would find; the store's thread changes it. All of it
+        # is here, so that how long an answer takes does not tell whether somebody else has the sandbox.
+        self._latest = {each.id: each for each in _all(connection, here)} if exclusive else None
 
     @classmethod
     async def open(cls, url: str, *, exclusive: bool = False, here: str = "") -> Self:
@@ -64,7 +65,8 @@ class Store:
         thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         try:
             loop = asyncio.get_running_loop()
-            return cls(await loop.run_in_executor(thread, _connected, url), thread, exclusive, here)
+            connection = await loop.run_in_executor(thread, _connected, url)
+            return await loop.run_in_executor(thread, cls, connection, thread, exclusive, here)
         except BaseException:
             thread.shutdown(wait=False)
             raise
@@ -85,8 +87,8 @@ class Store:
 
     async def get(self, sandbox_id: str) -> Sandbox | None:
         """The sandbox, None when there is none (any more)."""
-        if self._latest and sandbox_id in self._latest:
-            return self._latest[sandbox_id]
+        if self._latest is not None:
+            return self._latest.get(sandbox_id)
         return await self._call(self._read, sandbox_id)
 
     async def update(self, sandbox_id: str, change: Change) -> Sandbox | None:

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import json
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -135,6 +137,30 @@ def test_a_torn_end_is_cut_and_the_chain_goes_on(tmp_path: Path) -> None:
     again.write({"path": "/2"})
     again.close()
     assert audit.verify(path).lines == 2 and not audit.verify(path).fault
+
+
+def test_what_a_full_disk_refused_leaves_the_chain_whole_and_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / audit.FILE
+    log = audit.AuditLog(path)
+    log.write({"path": "/1"})
+    for room in (0, 30):  # nothing of a record finds room, and then a part of one
+        with monkeypatch.context() as full:
+            full.setattr(audit.os, "write", lambda file, line, room=room: _partly(file, line, room))
+            with pytest.raises(OSError):
+                log.write({"path": "/lost"})
+    log.write({"path": "/2"})
+    log.write({"path": "/3"})
+    log.close()
+    found = audit.verify(path)
+    assert (found.fault, found.lines, found.lost) == ("", 3, 2)
+
+
+def _partly(file: int, line: bytes, room: int) -> int:
+    if room == 0:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return os.pwrite(file, line[:room], 0)  # the file only appends
 
 
 def test_webhooks_are_signed_and_tried_again(new_api: StartApi, receiver: Receiver) -> None:
