@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright the Casulo authors
 """Snapshots of a sandbox with 200 MB of changes: taking one, how long the sandbox stands still for it,
-and from a restore to the first command's end."""
+and from a restore to the first command's end. Where gVisor is: the same of one with memory, and of none."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import time
 
 from benchmarks.harness import conditions, serving
-from benchmarks.report import Report, milliseconds
+from benchmarks.report import Report, Value, milliseconds
 from casulo.client.lifecycle import AsyncClient
 from casulo.client.sandbox import AsyncSandbox
 
@@ -55,8 +56,29 @@ async def measure() -> Report:
         **milliseconds("frozen_", still),
         **milliseconds("restore_", restored),
         **milliseconds("create_", bare),
+        **await _with_memory(),
     }
     return Report("snapshot", figures, conditions())
+
+
+async def _with_memory() -> dict[str, Value]:
+    if shutil.which("runsc") is None:
+        return {"memory_restores": 0}
+    kept = {"casulo.snapshot.memory": "true"}
+    restored, bare = [], []
+    async with (
+        serving(extra='[local]\nisolation = "gvisor"\n') as (_, client),
+        await AsyncSandbox.create("host", client=client, extensions=kept) as source,
+    ):
+        snapshot = await source.snapshot()
+        for turn in range(1 + RESTORES):
+            figures = await _first_command(client, snapshot=snapshot), await _first_command(client)
+            if turn:  # the first finds nothing in the page cache
+                restored.append(figures[0])
+                bare.append(figures[1])
+        await client.snapshots.delete(snapshot.id)
+    whole = {**milliseconds("memory_restore_", restored), **milliseconds("gvisor_create_", bare)}
+    return {"memory_restores": RESTORES, **whole}
 
 
 async def _take(source: AsyncSandbox, client: AsyncClient) -> tuple[float, float]:

@@ -33,6 +33,7 @@ MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
 PR_SET_CHILD_SUBREAPER = 36
 
 CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_NET_ADMIN": 12, "CAP_SYS_RESOURCE": 24}
@@ -44,6 +45,7 @@ _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 _MOUNT_ATTR_IDMAP = 0x100000
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
+_SECCOMP_MODE_FILTER = 2
 
 
 class _MountAttributes(ctypes.Structure):
@@ -163,6 +165,20 @@ def keep_memory_private() -> None:
     """
     if os.geteuid() == 0:
         _checked(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl dumpable")
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
+
+
+def filter_calls(program: bytes) -> None:
+    """Put a seccomp filter, an array of struct sock_filter, on the calling thread for good."""
+    instructions = ctypes.create_string_buffer(program)
+    whole = _Program(len(program) // 8, ctypes.addressof(instructions))
+    result = _libc.prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(whole), 0, 0)
+    _checked(result, "seccomp filter")
 
 
 def in_own_thread(work: Callable[[], T]) -> T:

@@ -22,7 +22,7 @@ from pathlib import Path
 from casulo import linux
 from casulo.images.removal import remove_tree
 from casulo.model.errors import Code, RuntimeFailure, TimedOut
-from casulo.runtimes.local import engines, gvisor, mounting, rootless
+from casulo.runtimes.local import engines, graceperiods, gvisor, mounting, rootless
 from casulo.runtimes.local.bundle import Bundle
 from casulo.runtimes.local.cgroups import Group
 from casulo.runtimes.local.engines import Engine
@@ -203,11 +203,12 @@ class Container:
             for descriptor in entrances:
                 stack.callback(os.close, descriptor)
             log = stack.enter_context(self.folder.daemon_log.open("ab"))
-            process = linux.in_own_thread(lambda: self._launch(boot.fileno(), log.fileno(), entrances))
+            more = stack.enter_context(graceperiods.roomy_tables()) if self.engine.is_gvisor else []
+            process = linux.in_own_thread(lambda: self._launch(boot.fileno(), log.fileno(), entrances, more))
         _await(process, self.engine, self.folder, timeout)
         return int(self.folder.pid.read_text())
 
-    def _launch(self, boot: int, log: int, entrances: list[int]) -> subprocess.Popen[bytes]:
+    def _launch(self, boot: int, log: int, entrances: list[int], more: list[int]) -> subprocess.Popen[bytes]:
         names = (self.folder.path.name, self.folder.path, self.folder.pid)
         inner = self.engine.restore(*names, self.memory) if self.memory else self.engine.run(*names)
         if self.host.rootless:
@@ -218,7 +219,8 @@ class Container:
             self._assemble()
         groups = " ".join(map(str, entrances))
         command = ["/bin/sh", "-c", _ENTER_GROUPS, "sh", groups, *inner]
-        return subprocess.Popen(command, stdin=boot, stdout=log, stderr=log, pass_fds=entrances)
+        passed = [*entrances, *more]
+        return subprocess.Popen(command, stdin=boot, stdout=log, stderr=log, pass_fds=passed)
 
     def _assemble(self) -> None:
         host = self.host
@@ -228,6 +230,8 @@ class Container:
         mounting.mount_all(self.volumes, host.run, host.user_namespace)
         if self.engine.is_gvisor:
             gvisor.hide_default_sizes(host.run / "proc", host.run / "hidden")
+            if self.engine.platform != "kvm":  # which needs the call for itself
+                graceperiods.refuse_membarrier()
         # The daemon may be installed where the sandbox's users cannot go, such as below /root.
         linux.bind(str(self.daemon), str(host.run / "execd"))
         os.chdir(self.folder.path)
