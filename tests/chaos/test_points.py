@@ -26,14 +26,20 @@ from support.server import Server
 from support.traces import Traces, count
 
 POOL = "[pools.named.usual]\nimage = 'host'\nmin = 2\nmax = 2\n"
-TABLES = "[sandbox]\nstop_grace_seconds = 0.2\n[admission]\nmax_wait_seconds = 120\n"
+TABLES = (
+    "[sandbox]\nstop_grace_seconds = 0.2\nstart_timeout_seconds = 120\n[admission]\nmax_wait_seconds = 120\n"
+)
 ROUNDS = int(os.environ.get("CASULO_CHAOS_ROUNDS", "0"))
 FEW = {"fake": 3, "local": 3, "gvisor": 1, "docker": 1}
 OF_THE_PROCESS = ("server_descriptors_more", "server_threads_more")  # which was killed, and is another now
 Victim = Callable[[Ground, list[Operation]], None]
 
 
-@pytest.fixture(params=["fake", "local", "gvisor", "docker"])
+PLACES = ("fake", "local", "gvisor", "docker", *(("microvm",) if ROUNDS else ()))
+"""Emulated machines take too long for every run of the tests; `./dev chaos` has them."""
+
+
+@pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

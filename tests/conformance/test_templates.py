@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ import pytest
 
 from casulo.client.connection import Connection
 from casulo.client.sync import Client, Sandbox
-from casulo.model.errors import Code
+from casulo.model.errors import Code, Conflict
 from support.server import Server
 
 PUBLISH = "s3://bucket/templates"
@@ -117,6 +118,57 @@ def test_a_probe_that_never_succeeds_fails_and_leaves_nothing(server: Server) ->
     answer = _create(server, made["templateId"])
     assert (answer.status_code, answer.json()["code"]) == (409, Code.TEMPLATE_NOT_READY)
     assert server.request("DELETE", f"/v1/templates/{made['templateId']}").status_code == 204
+
+
+def _outcomes(client: Client, **how: bool) -> dict[str, str]:
+    told = client.templates.prune(**how)
+    kept = {item.id: f"kept: {item.reason}" for item in told.kept if item.kind == "template"}
+    return kept | {item.id: item.reason for item in told.removed if item.kind == "template"}
+
+
+def test_pruning_takes_what_nobody_needs_and_says_why(server: Server) -> None:
+    port = free_port()
+    failed = ordered(server, readiness={"probe": f"tcp://127.0.0.1:{port}", "warmupSeconds": 0})["templateId"]
+    used, idle = (ordered(server)["templateId"] for _ in range(2))
+    phases = [finished(server, each)["status"]["phase"] for each in (failed, used, idle)]
+    assert phases == ["Failed", "Succeeded", "Succeeded"]
+    no_sandbox(server)
+    with Client(Connection(server.url, server.api_key)) as client:
+        box = Sandbox.create(template=used, client=client)
+        source = Sandbox.create("host", client=client)
+        older, newer = (source.snapshot("template/mine").id for _ in range(2))
+        kept = source.snapshot("no template")
+        outcomes = {failed: "failed", used: "kept: in use", older: "replaced by a newer one"}
+        assert _outcomes(client, dry_run=True) == outcomes == _outcomes(client)
+        assert _outcomes(client, dry_run=True, unused=True) == {
+            used: "kept: in use",
+            idle: "unused",
+            newer: "unused",
+        }
+        for each in (box, source):
+            each.kill()
+        assert _outcomes(client, unused=True) == dict.fromkeys((used, idle, newer), "unused")
+        assert [one.id for one in client.snapshots.list()] == [kept.id]
+        client.snapshots.delete(kept.id)
+    assert not _list(server)["items"]
+
+
+def test_what_somebody_is_starting_from_is_not_removed(server: Server) -> None:
+    hook = {"lifecycle": {"preStart": {"command": ["sleep", "2"]}}, "resourceLimits": {}, "timeout": 600}
+    with Client(Connection(server.url, server.api_key)) as client, ThreadPoolExecutor() as pool:
+        source = Sandbox.create("host", client=client)
+        snapshot = source.snapshot("template/mine").id
+        source.kill()
+        body = {"snapshotId": snapshot, **hook}
+        making = pool.submit(server.request, "POST", "/v1/sandboxes", json=body)
+        while not client.list().items and not making.done():
+            time.sleep(0.02)
+        with pytest.raises(Conflict, match="is being made of it") as refused:
+            client.templates.delete("mine")
+        assert refused.value.code == Code.SNAPSHOT_INVALID_STATE
+        assert making.result().status_code == 202, making.result().text
+        client.templates.delete("mine")
+        server.delete_all()
 
 
 @pytest.mark.parametrize(

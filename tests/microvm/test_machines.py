@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ from casulo.client import (
     Sandbox,
     Unsupported,
 )
+from casulo.model.errors import CasuloError
 from support import microvm
 from support.images import ImageParts, LayoutWriter, archive, busybox, folder
 from support.server import Server
@@ -220,13 +223,15 @@ def test_paused_and_running_machines_survive_the_servers_death(restarted: Server
         for box in (paused, running):
             assert box.commands.run("echo before > /root/kept").exit_code == 0
         paused.pause()
-    spares = {path.name for path in restarted.data_dir.glob("microvms/spare-*")}
-    restarted.crash()
+        spares = {path.name for path in restarted.data_dir.glob("microvms/spare-*")}
+        _cut_short(restarted, running)
     restarted.start()
     assert not spares & {path.name for path in restarted.data_dir.glob("microvms/*")}
     with Client(_connection(restarted)) as client:
         again = Sandbox.connect(running.id, client=client)
         assert again.commands.run("cat /root/kept").stdout == "before\n"
+        assert abs(float(again.commands.run("date +%s.%N").stdout) - time.time()) < 10
+        assert not [one for one in client.snapshots.list() if one.state != "Failed"]
         assert client.get(paused.id).state == "Paused"
         client.resume(paused.id)
         back = Sandbox.connect(paused.id, client=client)
@@ -234,6 +239,22 @@ def test_paused_and_running_machines_survive_the_servers_death(restarted: Server
         for box in (again, back):
             box.kill()
     _leaves_nothing(restarted)
+
+
+def _cut_short(server: Server, box: Sandbox) -> None:
+    """Kill the server while a machine stands still for a snapshot of it."""
+
+    def give_up() -> None:
+        with contextlib.suppress(CasuloError):
+            box.snapshot()
+
+    asking = threading.Thread(target=give_up)
+    asking.start()
+    while not list(server.data_dir.glob("microvm-snapshots/*.part")):
+        time.sleep(0.01)
+    time.sleep(0.1)
+    server.crash()
+    asking.join()
 
 
 def _leaves_nothing(server: Server) -> None:

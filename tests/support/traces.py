@@ -52,7 +52,11 @@ def count(server_pid: int, data_dir: Path) -> Traces:
         mounts=sum(_mounts(pid, (str(data_dir), str(run))) for pid in (server_pid, os.getpid())),
         namespaces=len(namespaces(ours)) + sum(1 for _ in run.glob("netns/*")),
         interfaces=sum(instance in name for _, name in socket.if_nameindex()),
-        cgroups=sum(len(_folders(Path(top) / "casulo" / instance)) for top in _folders(CGROUPS)),
+        cgroups=sum(
+            len(_folders(Path(top) / "casulo" / name))
+            for top in _folders(CGROUPS)
+            for name in (instance, f"{instance}m")
+        ),
         processes=len(ours),
         server_descriptors=sum(1 for _ in (server / "fd").iterdir()),
         server_threads=sum(1 for _ in (server / "task").iterdir()),
@@ -86,8 +90,8 @@ def instance_of(data_dir: Path) -> str:
 
 def sandbox_processes(data_dir: Path) -> set[int]:
     """Living processes in the sandboxes of the server with this data folder."""
-    group = f"/casulo/{instance_of(data_dir)}/"
-    return {pid for pid in pids() if group in _read(pid, "cgroup") and not _is_dead(pid)}
+    groups = [f"/casulo/{instance_of(data_dir)}{kind}/" for kind in ("", "m")]
+    return {pid for pid in pids() if any(g in _read(pid, "cgroup") for g in groups) and not _is_dead(pid)}
 
 
 def descendants(pid: int) -> set[int]:

@@ -64,11 +64,14 @@ func New(base map[string]string, file, cwd string, user User) *Environment {
 // idVariable tells user processes which sandbox they are in.
 const idVariable = "OPENSANDBOX_ID"
 
-// Rename tells processes to come that this is another sandbox now, with some variables of its own.
+// Rename tells processes to come that this is another sandbox now, with variables of its own. They replace
+// those of the one before; nil leaves these.
 func (e *Environment) Rename(sandboxID string, variables map[string]string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	maps.Copy(e.base, variables)
+	if variables != nil {
+		e.base = maps.Clone(variables)
+	}
 	e.base[idVariable] = sandboxID
 }
 

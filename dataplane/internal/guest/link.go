@@ -45,6 +45,7 @@ type order struct {
 	TimeoutSeconds float64         `json:"timeout_seconds"`
 	UnixNanos      int64           `json:"unix_nanos"`
 
+	// Env is the whole environment of a sandbox that another one becomes; nil when it stays the same.
 	Env map[string]string `json:"env"`
 }
 

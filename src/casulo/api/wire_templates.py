@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from casulo.api.wire import Pagination, pagination_of
 from casulo.model.draft import Draft
+from casulo.model.pruning import Found, Pruned
 from casulo.model.sandbox import Spec
 from casulo.model.snapshot import Snapshot, SnapshotState
 from casulo.model.template import Ordered, Readiness
@@ -143,6 +144,47 @@ def _readiness(readiness: Readiness) -> ReadinessSpec | None:
     if readiness == Readiness():
         return None
     return ReadinessSpec(probe=readiness.probe or None, warmupSeconds=readiness.seconds)
+
+
+class PruneRequest(_Strict):
+    """What may go. Outdated and failed templates always may."""
+
+    unused: bool = Field(default=False, description="Also those that could be used and are not.")
+    dryRun: bool = Field(default=False, description="Only say what would be removed.")
+
+
+class PrunedItem(BaseModel):
+    """One thing: a `template`, or what a runtime keeps by itself."""
+
+    kind: str
+    id: str
+    name: str | None = None
+    reason: str
+    bytes: int | None = Field(default=None, description="On the server's disk, where it is known.")
+    usedBy: list[str] | None = Field(default=None, description="Sandboxes that were made of it.")
+
+
+class PruneResponse(BaseModel):
+    """What is gone, or would be, and what was left on purpose."""
+
+    removed: list[PrunedItem]
+    kept: list[PrunedItem]
+
+
+def prune_response(told: Pruned) -> PruneResponse:
+    """On the wire."""
+    return PruneResponse(removed=[_item(one) for one in told.removed], kept=[_item(one) for one in told.kept])
+
+
+def _item(found: Found) -> PrunedItem:
+    return PrunedItem(
+        kind=found.kind,
+        id=found.id,
+        name=found.name or None,
+        reason=found.reason,
+        bytes=found.bytes or None,
+        usedBy=list(found.used_by) or None,
+    )
 
 
 def template_list(page: Page[Snapshot]) -> TemplateList:

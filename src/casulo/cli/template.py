@@ -15,9 +15,11 @@ from casulo.cli.state import State, run
 
 if TYPE_CHECKING:
     from casulo.client import Template
+    from casulo.client.templates import Pruned
 
 app = typer.Typer(help="Warm up a sandbox once, and begin others with it.", no_args_is_help=True)
 COLUMNS = ["name", "id", "state", "created_at"]
+PRUNED = ["outcome", "kind", "name", "id", "reason", "bytes", "used_by"]
 Name = Annotated[str, typer.Argument(help="Name of the template.", show_default=False)]
 
 
@@ -78,6 +80,31 @@ def ls(ctx: typer.Context, output: Output = None) -> None:
             return await client.templates.list()
 
     state.printer().rows([plain(template) for template in run(main())], COLUMNS)
+
+
+@app.command()
+def prune(
+    ctx: typer.Context,
+    unused: Annotated[
+        bool, typer.Option("-a", "--all", help="Also those that could be used and are not.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    output: Output = None,
+) -> None:
+    """Remove templates that failed or are outdated, and say what uses the others."""
+    state = State.of(ctx)
+
+    async def main() -> Pruned:
+        async with state.client() as client, waiting("pruning"):
+            return await client.templates.prune(unused=unused, dry_run=dry_run)
+
+    told, going = run(main()), "would go" if dry_run else "removed"
+    rows = [
+        {**plain(item), "outcome": outcome}
+        for outcome, items in ((going, told.removed), ("kept", told.kept))
+        for item in items
+    ]
+    state.printer().rows(rows, PRUNED)
 
 
 @app.command("rm")

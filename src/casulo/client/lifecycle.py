@@ -38,7 +38,7 @@ class AsyncClient:
         self.connection = connection or Connection.resolve()
         self.transport = Transport(self.connection.request_timeout, retry_pauses)
         self.snapshots = AsyncSnapshots(self._call)
-        self.templates = AsyncTemplates(self)
+        self.templates = AsyncTemplates(self, self._call)
         self.pools = AsyncPools(self._call)
 
     async def __aenter__(self) -> AsyncClient:

@@ -49,6 +49,7 @@ class Templates(Twin[AsyncTemplates]):
     list = blocking(AsyncTemplates.list)
     get = blocking(AsyncTemplates.get)
     delete = blocking(AsyncTemplates.delete)
+    prune = blocking(AsyncTemplates.prune)
 
 
 class Client(Twin[AsyncClient]):

@@ -8,12 +8,14 @@ computed while warming up is there at once in every sandbox made from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from casulo.client.records import parse
 from casulo.client.snapshots import DEFAULT_TIMEOUT, Snapshot
+from casulo.client.transport import Answer
 from casulo.model.errors import Code, InvalidRequest, NotFound, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ TEMPLATE_ID = "tpl_"
 
 _PAGE = 200
 _BUILD_LIFETIME = 3600
+_PRUNE_SECONDS = 300.0
 _READY = "until {probe}; do sleep 0.1; done"
 
 
@@ -44,11 +47,45 @@ class Template:
         return Template(snapshot.name.removeprefix(PREFIX), snapshot.id, snapshot.state, snapshot.created_at)
 
 
+@dataclass(frozen=True)
+class PrunedItem:
+    """One thing that pruning looked at; `used_by` are sandboxes."""
+
+    kind: str
+    id: str
+    name: str
+    reason: str
+    bytes: int
+    used_by: tuple[str, ...]
+
+    @staticmethod
+    def read(data: Any) -> PrunedItem:
+        """From the wire."""
+        name, size, using = data.get("name") or "", data.get("bytes") or 0, data.get("usedBy") or ()
+        return PrunedItem(
+            str(data["kind"]), str(data["id"]), str(name), str(data["reason"]), int(size), tuple(using)
+        )
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What is gone, or would be, and what was left on purpose."""
+
+    removed: tuple[PrunedItem, ...]
+    kept: tuple[PrunedItem, ...]
+
+    @staticmethod
+    def read(data: Any) -> Pruned:
+        """From the wire."""
+        return Pruned(*(tuple(map(PrunedItem.read, data[name])) for name in ("removed", "kept")))
+
+
 class AsyncTemplates:
     """The templates of one server. Use one with `Sandbox.create(template=…)`."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncClient, call: Callable[..., Awaitable[Answer]]) -> None:
         self._client = client
+        self._call = call
 
     async def build(
         self,
@@ -121,6 +158,15 @@ class AsyncTemplates:
             await self.get(name)
         for snapshot in found:
             await self._client.snapshots.delete(snapshot.id)
+
+    async def prune(self, *, unused: bool = False, dry_run: bool = False) -> Pruned:
+        """Remove those that failed or are outdated, with `unused` all that no sandbox was made of.
+
+        For an operator also what the server's runtimes keep by themselves. `dry_run` only says what would go.
+        """
+        body = {"unused": unused, "dryRun": dry_run}
+        answer = await self._call("POST", "/templates/prune", content=body, timeout=_PRUNE_SECONDS)
+        return parse(Pruned.read, answer.json())
 
     async def _all(self, name: str) -> Sequence[Snapshot]:
         return (await self._client.snapshots.list(name=PREFIX + name, page_size=_PAGE)).items

@@ -15,12 +15,14 @@ from casulo.control.keys import Keys
 from casulo.control.lifecycle import Lifecycle
 from casulo.control.policies import Policies, Status
 from casulo.control.pools import Pools
+from casulo.control.pruning import Pruning
 from casulo.control.snapshots import Snapshots
 from casulo.control.vaults import Vaults
 from casulo.model.draft import Draft
 from casulo.model.errors import sandbox_not_found
 from casulo.model.keys import Caller, Scope
 from casulo.model.policy import NetworkPolicy, Rule
+from casulo.model.pruning import Pruned
 from casulo.model.sandbox import Handle, Sandbox
 from casulo.model.snapshot import Change, Snapshot, snapshot_not_found
 from casulo.model.template import Ordered, template_not_found
@@ -47,6 +49,11 @@ class Access:
     def snapshots(self) -> SnapshotAccess:
         """The same for snapshots."""
         return SnapshotAccess(self, self._lifecycle.snapshots)
+
+    @property
+    def pruning(self) -> Pruning:
+        """What may go."""
+        return self._lifecycle.pruning
 
     @property
     def templates(self) -> TemplateAccess:
@@ -259,6 +266,7 @@ class SnapshotAccess:
     async def delete(self, snapshot_id: str) -> None:
         """Remove every trace."""
         await self._reach(snapshot_id, Scope.CREATE)
+        await self._access.pruning.unstarted(snapshot_id)
         await self._snapshots.delete(snapshot_id)
 
     async def diff(self, old_id: str, new_id: str) -> Sequence[Change]:
@@ -309,7 +317,13 @@ class TemplateAccess:
     async def delete(self, template_id: str) -> None:
         """Remove every trace."""
         await self._reach(template_id, Scope.CREATE)
+        await self._access.pruning.unstarted(template_id)
         await self._templates.delete(template_id)
+
+    async def prune(self, *, unused: bool, dry: bool) -> Pruned:
+        """Remove those of the caller that nobody needs."""
+        self._access.caller.require(Scope.CREATE)
+        return await self._access.pruning.prune(self._access.caller, unused=unused, dry=dry)
 
     async def _reach(self, template_id: str, scope: Scope) -> Snapshot:
         template = await self._templates.get(template_id)

@@ -23,6 +23,7 @@ from casulo.control.membership import Membership
 from casulo.control.pauses import Pauses
 from casulo.control.policies import Policies
 from casulo.control.pools import Pools
+from casulo.control.pruning import Pruning
 from casulo.control.reconcile import Reconciler
 from casulo.control.renewals import Renewals
 from casulo.control.sealing import Keyring
@@ -83,6 +84,7 @@ class Lifecycle:
         self.snapshots = Snapshots(self._context, self.vaults)
         self._forks = Forks(self._context, self.snapshots, self._stops, self.create)
         self.templates = Templates(self._context, self.snapshots, self._stops)
+        self.pruning = Pruning(self._context, self.snapshots)
         self.pools = Pools(self._context, self._starts.admission, settings.pools)
         self._idles = Idles(self._context, self._pauses.pause)
         chores = (self._idles.look, self._stops.retry, self._reconciler.look_again, self.snapshots.retry)

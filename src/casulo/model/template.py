@@ -19,6 +19,9 @@ from casulo.model.errors import Code, Conflict, InvalidRequest, NotFound
 from casulo.model.snapshot import Snapshot, SnapshotState
 
 PREFIX = "tpl_"
+NAMED = "template/"
+"""Begins the names of the snapshots that our own clients keep as templates."""
+
 BUILDS = "casulo.template"
 """Key of the metadata of the sandbox that a template is made from, and of the extension with its order."""
 

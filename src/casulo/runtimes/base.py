@@ -19,6 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 from casulo.model.credentials import Credentials
 from casulo.model.errors import RuntimeFailure
 from casulo.model.policy import NetworkPolicy
+from casulo.model.pruning import Pruned
 from casulo.model.sandbox import Exit, Handle, Isolation, Spec
 from casulo.model.snapshot import Change
 
@@ -148,6 +149,22 @@ class Compares(Protocol):
     async def diff(self, old: str, new: str) -> Sequence[Change]:
         """What changed from one to the other, by path, at most `MOST_CHANGES`. Conflict when they have
         different images."""
+
+
+@runtime_checkable
+class Ages(Protocol):
+    """Snapshots that may become of no use on this host."""
+
+    async def outdated(self, snapshot_id: str) -> str:
+        """Why none can be restored from it here any more; empty when one can."""
+
+
+@runtime_checkable
+class Prunes(Protocol):
+    """A runtime that makes things ahead, and keeps them until somebody wants the room."""
+
+    async def prune(self, *, unused: bool, dry: bool) -> Pruned:
+        """Remove what is outdated, with `unused` all that nothing is made of now; never what is needed."""
 
 
 @runtime_checkable

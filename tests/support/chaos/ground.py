@@ -113,7 +113,7 @@ class Ground:
 
     def strangers(self) -> list[int]:
         """Main processes of sandboxes that nobody made on purpose: those in their start, pool members."""
-        folders = [self.server.data_dir / name for name in ("sandboxes", "fake")]
+        folders = [self.server.data_dir / name for name in ("sandboxes", "fake", "microvms")]
         found = [entry.name for folder in folders if folder.is_dir() for entry in folder.iterdir()]
         mains = [self.processes(name)[:1] for name in found if name not in self.known]
         return [pid for main in mains for pid in main]

@@ -141,7 +141,7 @@ class HandOut(Create):
     """A create that a pool serves."""
 
     name = "pool hand-out"
-    misses = ("gvisor", "docker")
+    misses = ("gvisor", "docker", "microvm")
 
     def request(self) -> dict[str, object]:
         whole = self.ground.body(extensions={"poolRef": "usual"}, env={"WHO": self.key})

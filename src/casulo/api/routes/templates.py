@@ -48,6 +48,14 @@ async def list_templates(
     return respond.model(wire.template_list(found))
 
 
+@router.post("/templates/prune", response_model=wire.PruneResponse, responses=respond.errors(400, 403, 501))
+async def prune_templates(request: Request, body: wire.PruneRequest | None = None) -> Response:
+    """Remove templates that nobody needs. Not part of the official protocol."""
+    asked = body or wire.PruneRequest()
+    told = await context(request).lifecycle.templates.prune(unused=asked.unused, dry=asked.dryRun)
+    return respond.model(wire.prune_response(told))
+
+
 @router.get("/templates/{template_id}", response_model=wire.TemplateBody, responses=respond.errors(404, 501))
 async def get_template(request: Request, template_id: str) -> Response:
     """One template."""

@@ -116,13 +116,13 @@ def copy(source: Path, target: Path) -> None:
     with source.open("rb") as old, target.open("wb") as new:
         size = os.fstat(old.fileno()).st_size
         os.truncate(new.fileno(), size)
-        for start, end in _extents(old.fileno(), size):
+        for start, end in extents(old.fileno(), size):
             os.lseek(old.fileno(), start, os.SEEK_SET)
             os.lseek(new.fileno(), start, os.SEEK_SET)
             _copy_range(old.fileno(), new.fileno(), end - start)
 
 
-def _extents(file: int, size: int) -> list[tuple[int, int]]:
+def extents(file: int, size: int) -> list[tuple[int, int]]:
     found = []
     place = 0
     while place < size:

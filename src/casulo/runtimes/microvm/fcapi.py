@@ -43,13 +43,24 @@ class Api:
 
     async def call(self, method: str, path: str, body: Mapping[str, Any]) -> None:
         """Have something done. RuntimeFailure with what the monitor said against it."""
+        answer = await self._answered(method, path, body)
+        if answer.status != _DONE:
+            raise RuntimeFailure(f"the virtual machine monitor refused {path}: {_fault(answer)}")
+
+    async def state(self) -> str:
+        """`Not started`, `Running` or `Paused`."""
+        answer = await self._answered("GET", "/", None)
         try:
-            answer = await self._request(method, path, body)
+            return str(json.loads(answer.content)["state"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RuntimeFailure("the virtual machine monitor does not say what it does") from error
+
+    async def _answered(self, method: str, path: str, body: Mapping[str, Any] | None) -> _Answer:
+        try:
+            return await self._request(method, path, body)
         except (OSError, *_BROKEN) as error:
             reason = str(error) or type(error).__name__
             raise RuntimeFailure(f"the virtual machine monitor did not answer {path}: {reason}") from error
-        if answer.status != _DONE:
-            raise RuntimeFailure(f"the virtual machine monitor refused {path}: {_fault(answer)}")
 
     async def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> _Answer:
         content = None if body is None else json.dumps(body).encode()

@@ -151,6 +151,10 @@ class Firecracker:
         """Stop its processors."""
         await self._api(sockets).call("PATCH", "/vm", {"state": "Paused"})
 
+    async def runs(self, sockets: Sockets) -> bool:
+        """By its own word."""
+        return await self._api(sockets).state() == "Running"
+
     async def save(self, sockets: Sockets, target: Path, *, whole: bool) -> None:
         """State and memory, always both."""
         names = {"snapshot_path": f"saved.{STATE}", "mem_file_path": f"saved.{MEMORY}"}

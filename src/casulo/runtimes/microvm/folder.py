@@ -4,6 +4,7 @@
 
 <data>/microvms/<name>/disk           what it wrote
                       /slot           number of its network slot
+                      /environment    its variables, without those of its request
                       /policy         its network policy
                       /process        the monitor's process
                       /machine.json   what it can be restored with
@@ -75,6 +76,11 @@ class Folder:
     def policy(self) -> Path:
         """Its network policy, if it is under one; written before it holds."""
         return self.path / "policy"
+
+    @property
+    def environment(self) -> Path:
+        """The variables of its processes but for those that its request gave."""
+        return self.path / "environment"
 
     @property
     def frozen(self) -> Path:

@@ -11,6 +11,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
+from pathlib import Path
+
+import structlog
 
 from casulo.model.errors import Code, RuntimeFailure
 from casulo.model.sandbox import Handle
@@ -21,6 +25,9 @@ from casulo.runtimes.microvm.machines import Machines
 from casulo.runtimes.microvm.networking import Networking
 
 _RENEW_SECONDS = 30.0
+_WRITTEN_SECONDS = 6.0
+_PAUSE_SECONDS = 0.1
+log = structlog.get_logger(__name__)
 
 
 class MicrovmPause:
@@ -34,7 +41,7 @@ class MicrovmPause:
     async def pause(self, sandbox_id: str, handle: Handle) -> None:
         """Write the state and end the monitor."""
         folder = self._machines.folders.of(sandbox_id)
-        partial = folder.frozen.with_name("frozen.partial")
+        partial = _partial(folder)
         vmm = self._machines.vmm
         await vmm.halt(folder.sockets)
         try:
@@ -47,9 +54,12 @@ class MicrovmPause:
             raise
         self._watch.drop(sandbox_id)
         partial.rename(folder.frozen)
-        await self._machines.kill(sandbox_id)
-        await asyncio.to_thread(self._network.silent, sandbox_id)
-        await asyncio.to_thread(_settle, folder)
+        await self._put_away(folder)
+
+    async def _put_away(self, folder: Folder) -> None:
+        await self._machines.kill(folder.name)
+        await asyncio.to_thread(self._network.silent, folder.name)
+        await asyncio.to_thread(_keep, folder)
 
     async def resume(self, sandbox_id: str, handle: Handle) -> None:
         """Start a monitor from the state, at the same address, and tell the guest what time it is."""
@@ -67,6 +77,36 @@ class MicrovmPause:
         if process is None or not self._watch.add(sandbox_id, process.pid, process.started):
             raise RuntimeFailure("the machine ended as soon as it ran", code=Code.SANDBOX_RESUME_FAILED)
 
+    async def settle(self, sandbox_id: str) -> bool:
+        """Finish what a killed server began with a machine that has a monitor; whether it runs then.
+
+        It may stand still in the middle of a pause, a resume or a snapshot.
+        """
+        folder = self._machines.folders.of(sandbox_id)
+        runs = await self._machines.vmm.runs(folder.sockets)
+        if folder.frozen.exists() and not runs:
+            self._watch.drop(sandbox_id)
+            await self._put_away(folder)
+            return False
+        await asyncio.to_thread(_forget, folder)
+        if not runs:
+            log.warning("microvm.thawed_after_crash", sandbox=sandbox_id)
+            await self._go_on(folder)
+        return True
+
+    async def _go_on(self, folder: Folder) -> None:
+        """A state that is being written for nobody has to be at its end first."""
+        deadline = time.monotonic() + _WRITTEN_SECONDS
+        while True:
+            try:
+                await self._machines.vmm.go(folder.sockets)
+                break
+            except RuntimeFailure:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+        self._machines.besides(clock.keep_right((await self._machines.lines(folder.name)).link))
+
     async def _wake(self, folder: Folder, handle: Handle) -> None:
         link = (await self._machines.lines(folder.name)).link
         hostname = f"casulo-{folder.name[:8]}"
@@ -78,14 +118,21 @@ class MicrovmPause:
         self._machines.besides(clock.keep_right(link))
 
 
+def _partial(folder: Folder) -> Path:
+    return folder.frozen.with_name("frozen.partial")
+
+
 def _forget(folder: Folder) -> None:
-    """In one step, so that a state without its memory is never taken for a paused machine."""
+    """In one step, so that a state without its memory is never taken for a paused machine. Idempotent."""
     old = folder.frozen.with_name("frozen.old")
-    folder.frozen.rename(old)
-    shutil.rmtree(old)
+    shutil.rmtree(old, ignore_errors=True)  # of a server that was killed here
+    if folder.frozen.exists():
+        folder.frozen.rename(old)
+    for path in (old, _partial(folder)):
+        shutil.rmtree(path, ignore_errors=True)
 
 
-def _settle(folder: Folder) -> None:
+def _keep(folder: Folder) -> None:
     """Have the paused machine on disk for good: it shall outlive a loss of power."""
     for path in (*folder.frozen.iterdir(), folder.frozen, folder.disk, folder.path):
         descriptor = os.open(path, os.O_RDONLY)

@@ -38,6 +38,7 @@ _TRANSLATIONS_MIB = 32
 
 _MIGRATION_SECONDS = 120.0
 _UNLIMITED = 1 << 40
+_FINISH_SECONDS = 0.002
 
 
 class Qemu:
@@ -139,6 +140,12 @@ class Qemu:
         """Stop its processors."""
         async with _session(sockets) as qmp:
             await qmp.execute("stop")
+
+    async def runs(self, sockets: Sockets) -> bool:
+        """By its own word."""
+        async with _session(sockets) as qmp:
+            told: Any = await qmp.execute("query-status")
+            return bool(told["running"])
 
     async def dial(self, sockets: Sockets, line: str) -> Wire:
         """Every line is a socket that listens from the start."""
@@ -249,6 +256,7 @@ async def _send(qmp: QMPClient, state: int, whole: bool) -> None:
     with qmp.listener(("MIGRATION",)) as events:
         await qmp.execute("migrate", {"uri": "fd:state"})
         await _migrated(qmp, events)
+    await _finished(qmp)
 
 
 async def _prepare(qmp: QMPClient, *, whole: bool) -> None:
@@ -268,6 +276,15 @@ async def _migrated(qmp: QMPClient, events: Any) -> None:
                 raise RuntimeFailure(
                     f"the machine's state was refused: {told.get('error-desc', 'it said no more')}"
                 )
+
+
+async def _finished(qmp: QMPClient) -> None:
+    """It says that it is done a moment before the machine may go on."""
+    async with asyncio.timeout(_MIGRATION_SECONDS):
+        told: Any = await qmp.execute("query-status")
+        while told["status"] == "finish-migrate":
+            await asyncio.sleep(_FINISH_SECONDS)
+            told = await qmp.execute("query-status")
 
 
 def _reason(error: BaseException) -> str:

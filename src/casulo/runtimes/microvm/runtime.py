@@ -9,6 +9,7 @@ over its lines is only believed where it harms nobody but itself.
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 from collections.abc import Mapping
@@ -23,9 +24,10 @@ from casulo.images.ids import PLAIN
 from casulo.images.settings import ImagesSettings
 from casulo.model.credentials import Credentials
 from casulo.model.draft import ISOLATED_SESSIONS_FEATURE
-from casulo.model.errors import Code, InvalidRequest, RuntimeFailure
+from casulo.model.errors import Code, RuntimeFailure
 from casulo.model.memory import PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE
 from casulo.model.policy import EGRESS_FEATURE, VAULT_FEATURE
+from casulo.model.pruning import Pruned
 from casulo.model.sandbox import EXECD_PORT, Exit, Handle, Isolation, Resources, Spec
 from casulo.network.egress.egress import Egress as Policing
 from casulo.network.egress.settings import EgressSettings
@@ -35,7 +37,7 @@ from casulo.runtimes.base import Capabilities, ExitListener, Reality
 from casulo.runtimes.local import cgroups, roots, watch
 from casulo.runtimes.local.roots import Root, Roots
 from casulo.runtimes.local.snapshotshelf import SnapshotShelf
-from casulo.runtimes.microvm import clock, disks, ending, host, identity, monitors
+from casulo.runtimes.microvm import clock, disks, ending, host, identity, inventory, monitors, sizes
 from casulo.runtimes.microvm.folder import Folder, Folders, Parts
 from casulo.runtimes.microvm.machines import Machines
 from casulo.runtimes.microvm.networking import Networking
@@ -46,15 +48,11 @@ from casulo.runtimes.microvm.snapshots import MicrovmSnapshots
 from casulo.runtimes.microvm.spares import PREFIX, Spares
 from casulo.runtimes.microvm.store import Store
 from casulo.runtimes.microvm.templates import BUILDING, Recipe, Templates
-from casulo.runtimes.microvm.vmm import Hardware
 from casulo.runtimes.policing import HostEgress, host_egress
 
 _MEMORY = (PAUSE_TO_DISK_FEATURE, SNAPSHOT_MEMORY_FEATURE)
 _FEATURES = ("pause", "snapshot", *_MEMORY, EGRESS_FEATURE, VAULT_FEATURE)
 _MIB = 1 << 20
-_MOST_VCPUS = 16
-_LEAST_MEMORY = 128 * _MIB
-_LEAST_DISK = 16 * _MIB
 _OVERHEAD_BYTES = 192 * _MIB
 """What a monitor may use beyond the guest's memory: its program, buffers, translated code."""
 
@@ -121,16 +119,36 @@ class MicrovmRuntime:
         for name in self._folders.names():
             if name.startswith((PREFIX, BUILDING)):
                 await self._machines.remove(name)
-        await asyncio.to_thread(self._templates.sweep)
+        await self._sweep()
         self.pause = MicrovmPause(self._machines, self._watch, self._network)
         self.egress = HostEgress(self._policing, self._network.police)
-        self.snapshots = MicrovmSnapshots(self._data / "microvm-snapshots", self._machines)
+        self.snapshots = MicrovmSnapshots(self._data / "microvm-snapshots", self._machines, self._templates)
         self.snapshots.prepare()
+
+    async def _sweep(self) -> None:
+        await asyncio.to_thread(self._store.sweep)
+        await asyncio.to_thread(
+            inventory.prune,
+            self._store,
+            self._current(),
+            unused=True,
+            dry=False,
+            least_age=inventory.OLD_SECONDS,
+        )
+
+    async def prune(self, *, unused: bool, dry: bool) -> Pruned:
+        """Templates that were made behind the scenes, and what they are made from."""
+        return await asyncio.to_thread(inventory.prune, self._store, self._current(), unused=unused, dry=dry)
+
+    def _current(self) -> inventory.Current:
+        fingerprint = self._machines.vmm.fingerprint
+        return inventory.Current(self._kernel.compressed, self._initramfs, fingerprint)
 
     def _prepare(self) -> None:
         host.require(self._settings.monitor)
         linux.become_subreaper()
         self._store.prepare()
+        self._store.register(self._data)
         self._kernel = self._store.kernel()
         run = Path("/run/casulo") / self._instance
         (run / "nowhere").mkdir(parents=True, exist_ok=True)
@@ -167,7 +185,7 @@ class MicrovmRuntime:
     def check(self, spec: Spec) -> None:
         """Refuse what no machine could be."""
         roots.check(spec)
-        _hardware(spec.resources, self._settings.default_disk_bytes)
+        sizes.hardware(spec.resources, self._settings.default_disk_bytes)
 
     async def provide(self, sandbox_id: str, spec: Spec, credentials: Credentials | None = None) -> None:
         """Fetch the image, make a disk of it and a template, unless they are here."""
@@ -185,7 +203,7 @@ class MicrovmRuntime:
             kernel=self._kernel.compressed,
             initramfs=self._initramfs,
             image_disk=image,
-            hardware=_hardware(resources, self._settings.default_disk_bytes),
+            hardware=sizes.hardware(resources, self._settings.default_disk_bytes),
             fingerprint=self._machines.vmm.fingerprint,
         )
 
@@ -228,18 +246,17 @@ class MicrovmRuntime:
     async def _go_on(self, sandbox_id: str, spec: Spec, snapshot_id: str) -> Handle:
         """From a snapshot: the processes in it go on as another sandbox's."""
         assert self.snapshots is not None
-        hardware = _hardware(spec.resources, self._settings.default_disk_bytes)
-        template = self.snapshots.template(snapshot_id, spec, hardware)
+        hardware = sizes.hardware(spec.resources, self._settings.default_disk_bytes)
+        template = await self.snapshots.template(snapshot_id, spec, hardware)
         folder = await self._templates.restore(template, sandbox_id)
-        await asyncio.to_thread(self._confine, sandbox_id, _resources(spec, template.recipe.parts.hardware))
+        await asyncio.to_thread(self._confine, sandbox_id, sizes.asked(spec, template.recipe.parts.hardware))
         slot, token = self._machines.slot(folder), secrets.token_urlsafe(24)
         link = (await self._machines.lines(sandbox_id)).link
         await self._police(sandbox_id, spec)
         resolvers = self._network.resolvers(folder)
         who = identity.make(sandbox_id, token, roots_hostname(sandbox_id), slot, resolvers)
-        asking = asyncio.ensure_future(
-            link.ask("renew", self._start_timeout, identity=who, env=dict(spec.env))
-        )
+        env = {**self.snapshots.environment(snapshot_id, folder), **spec.env}
+        asking = asyncio.ensure_future(link.ask("renew", self._start_timeout, identity=who, env=env))
         await self._machines.vmm.go(folder.sockets)
         await asking
         self._machines.besides(clock.keep_right(link))
@@ -250,6 +267,7 @@ class MicrovmRuntime:
         slot = self._machines.slot(folder)
         token = secrets.token_urlsafe(24)
         document = self._document(folder.name, spec, root, token)
+        folder.environment.write_text(json.dumps(self._variables(folder.name, replace(spec, env={}), root)))
         await self._police(folder.name, spec)
         resolvers = self._network.resolvers(folder)
         link = (await self._machines.lines(folder.name)).link
@@ -294,14 +312,16 @@ class MicrovmRuntime:
     def _group(self, name: str) -> cgroups.Group:
         return cgroups.Group(self._layout, f"{self._cgroup_parent}/{name}")
 
+    def _variables(self, sandbox_id: str, spec: Spec, root: Root) -> dict[str, str]:
+        home = root.user.home or "/root"
+        return bootchannel.environment(sandbox_id, spec, image_env=root.environment, home=home)
+
     def _document(self, sandbox_id: str, spec: Spec, root: Root, token: str) -> bootchannel.BootDocument:
         return bootchannel.BootDocument(
             sandbox_id=sandbox_id,
             access_token=token,
             entrypoint=root.arguments,
-            env=bootchannel.environment(
-                sandbox_id, spec, image_env=root.environment, home=root.user.home or "/root"
-            ),
+            env=self._variables(sandbox_id, spec, root),
             cwd=root.workdir,
             uid=root.user.uid,
             gid=root.user.gid,
@@ -331,8 +351,9 @@ class MicrovmRuntime:
 
     async def inspect(self, sandbox_id: str, handle: Handle) -> Reality:
         """Look at the monitor, and watch it from now on."""
+        assert self.pause is not None
         folder = self._folders.of(sandbox_id)
-        if self._watch_folder(folder):
+        if self._watch_folder(folder) and await self.pause.settle(sandbox_id):
             await self._machines.lines(sandbox_id)
             return Reality(alive=True)
         if folder.frozen.exists():
@@ -374,27 +395,3 @@ def _exit_of(folder: Folder) -> Exit | None:
 def roots_hostname(sandbox_id: str) -> str:
     """The name that a sandbox gives itself: short enough for a prompt."""
     return f"casulo-{sandbox_id[:8]}"
-
-
-def _resources(spec: Spec, hardware: Hardware) -> Resources:
-    """What a restored machine gets: what was asked for, or else what it is."""
-    if spec.resource_limits:
-        return spec.resources
-    return replace(spec.resources, cpu_millis=hardware.vcpus * 1000, memory_bytes=hardware.memory_bytes)
-
-
-def _hardware(resources: Resources, default_disk: int) -> Hardware:
-    """What the machine has; InvalidRequest where that is too little for one."""
-    memory, disk = resources.memory_bytes // _MIB * _MIB, resources.disk_bytes or default_disk
-    vcpus = -(-resources.cpu_millis // 1000)
-    if memory < _LEAST_MEMORY:
-        raise _outside("memory", f"{memory >> 20}Mi is too little; ask for {_LEAST_MEMORY >> 20}Mi or more")
-    if disk < _LEAST_DISK:
-        raise _outside("disk", f"{disk} bytes are too little; ask for {_LEAST_DISK >> 20}Mi or more")
-    if vcpus > _MOST_VCPUS:
-        raise _outside("cpu", f"{vcpus} processors are too many; ask for {_MOST_VCPUS} or fewer")
-    return Hardware(vcpus, memory, disk // 4096 * 4096)
-
-
-def _outside(name: str, why: str) -> InvalidRequest:
-    return InvalidRequest(f"resourceLimits: {name} of a virtual machine: {why}", code=Code.INVALID_PARAMETER)

@@ -17,31 +17,39 @@ import os
 import secrets
 import shutil
 from pathlib import Path
+from typing import Any
 
-from casulo.model.errors import Code, Conflict
+import structlog
+
+from casulo.model.errors import CasuloError, Code, Conflict
 from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Handle, Spec
 from casulo.model.snapshot import snapshot_not_found
-from casulo.runtimes.microvm import disks
+from casulo.runtimes.microvm import disks, sums
 from casulo.runtimes.microvm.folder import Folder, Parts
 from casulo.runtimes.microvm.machines import Machines, Origin
-from casulo.runtimes.microvm.templates import BUILDING, Recipe, Template, memory_file
+from casulo.runtimes.microvm.templates import BUILDING, Recipe, Template, Templates, memory_file
 from casulo.runtimes.microvm.vmm import MEMORY, Hardware
 
 _UNFINISHED = ".part"
 _WHOLE = "whole"
-_SYNC_SECONDS = 60.0
+_REST_SECONDS = 5.0
+log = structlog.get_logger(__name__)
 
 
 class MicrovmSnapshots:
     """The ability to take them, and what restoring needs of them."""
 
-    def __init__(self, root: Path, machines: Machines) -> None:
+    def __init__(self, root: Path, machines: Machines, templates: Templates) -> None:
         self._root = root
         self._machines = machines
+        self._templates = templates
 
     def prepare(self) -> None:
-        """Make the folder."""
+        """Make the folder, and note the sums that a server before did not come to."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in self._root.iterdir():
+            if path.suffix != _UNFINISHED and not sums.is_noted(path):
+                self._machines.besides(_note(path))
 
     async def take(self, snapshot_id: str, sandbox_id: str, spec: Spec, handle: Handle) -> None:
         """Copy the machine, let it go on, and prepare the copy."""
@@ -52,9 +60,14 @@ class MicrovmSnapshots:
             await self._copy(folder, partial)
             if self._machines.vmm.takes_memory:
                 await self._unfold(folder.parts(), partial)
-            about = {"parts": json.loads(folder.parts().encode()), "entrypoint": spec.entrypoint}
+            about = {
+                "parts": json.loads(folder.parts().encode()),
+                "entrypoint": spec.entrypoint,
+                "environment": json.loads(folder.environment.read_text()),
+            }
             (partial / "about.json").write_text(json.dumps(about))
             partial.rename(self._root / snapshot_id)
+            self._machines.besides(_note(self._root / snapshot_id))
         finally:
             await asyncio.to_thread(shutil.rmtree, partial, True)
 
@@ -84,13 +97,37 @@ class MicrovmSnapshots:
             os.close(memory)
             await asyncio.shield(self._machines.remove(name))
 
-    def template(self, snapshot_id: str, spec: Spec, hardware: Hardware) -> Template:
-        """What machines are restored from; Conflict where the request wants something else of it."""
-        path = self._root / snapshot_id
+    async def outdated(self, snapshot_id: str) -> str:
+        """Why no machine can be restored from it."""
         try:
-            about = json.loads((path / "about.json").read_text())
+            parts = Parts.decode(json.dumps(self._about(snapshot_id)["parts"]))
+        except (OSError, ValueError, KeyError, TypeError, CasuloError):
+            return "its files are gone"
+        if parts.fingerprint != self._machines.vmm.fingerprint:
+            return "of another monitor or processor"
+        return "" if parts.image_disk.exists() else "its image is gone"
+
+    def _about(self, snapshot_id: str) -> dict[str, Any]:
+        try:
+            about: dict[str, Any] = json.loads((self._root / snapshot_id / "about.json").read_text())
         except FileNotFoundError:
             raise snapshot_not_found(snapshot_id) from None
+        return about
+
+    async def template(self, snapshot_id: str, spec: Spec, hardware: Hardware) -> Template:
+        """What machines are restored from; Conflict where the request wants something else of it."""
+        template = self._fitting(snapshot_id, spec, hardware)
+        noted = await asyncio.to_thread(sums.is_noted, template.path)
+        if noted and (damage := await self._templates.damage(template)):
+            raise Conflict(
+                f"the snapshot {snapshot_id} is damaged: {damage}",
+                code=Code.SNAPSHOT_INVALID_STATE,
+                hint="delete it, and take another one",
+            )
+        return template
+
+    def _fitting(self, snapshot_id: str, spec: Spec, hardware: Hardware) -> Template:
+        path, about = self._root / snapshot_id, self._about(snapshot_id)
         parts = Parts.decode(json.dumps(about["parts"]))
         if spec.resource_limits and parts.hardware != hardware:
             raise _other("resources", "ask for those of the sandbox that the snapshot was taken of")
@@ -100,8 +137,15 @@ class MicrovmSnapshots:
             raise _other("a monitor or processor", "restore it where it was taken")
         return Template(path, Recipe(parts))
 
+    def environment(self, snapshot_id: str, folder: Folder) -> dict[str, str]:
+        """What a machine made from it has of variables before those of its request."""
+        base: dict[str, str] = self._about(snapshot_id)["environment"]
+        folder.environment.write_text(json.dumps(base))
+        return base
+
     async def remove(self, snapshot_id: str) -> None:
         """Delete the copy; machines made from it keep what they have of it."""
+        self._templates.forget(snapshot_id)
         for path in (self._root / snapshot_id, self._root / f"{snapshot_id}{_UNFINISHED}"):
             if path.exists():
                 await asyncio.to_thread(shutil.rmtree, path)
@@ -109,6 +153,15 @@ class MicrovmSnapshots:
     async def list(self) -> set[str]:
         """Ids with a folder, whole or not."""
         return {path.name.removesuffix(_UNFINISHED) for path in self._root.iterdir()}
+
+
+async def _note(path: Path) -> None:
+    """Later: whoever forks a sandbox wants its children now, and deletes this as soon as it has them."""
+    await asyncio.sleep(_REST_SECONDS)
+    try:
+        await asyncio.to_thread(sums.note, path)
+    except FileNotFoundError:
+        log.info("microvm.snapshot_gone", snapshot=path.name)
 
 
 def _other(what: str, remedy: str) -> Conflict:

@@ -6,6 +6,7 @@
                            /memory       the machine's memory, sparse
                            /state        processor and devices
                            /disk         its writable disk
+                           /sums.json    by which damage to these is noticed
 
 The key is a digest of everything that a frozen machine depends on: kernel, daemon, image, hardware,
 monitor, warm-up. So another version of any of them is another template, and none is ever wrong.
@@ -29,7 +30,7 @@ from pathlib import Path
 import structlog
 
 from casulo.model.errors import CasuloError, Code, RuntimeFailure
-from casulo.runtimes.microvm import disks
+from casulo.runtimes.microvm import disks, sums
 from casulo.runtimes.microvm.folder import Folder, Parts
 from casulo.runtimes.microvm.link import Link
 from casulo.runtimes.microvm.machines import Machines, Origin
@@ -40,7 +41,9 @@ BUILDING = "build-"
 _WARM_SECONDS = 60.0
 _SYNC_SECONDS = 30.0
 _MOST_OPEN = 4
-_KEPT_SECONDS = 7 * 24 * 3600
+_FORMAT = 2
+"""What a server of another version may not find in a template has another number, and so another key."""
+
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 log = structlog.get_logger(__name__)
 
@@ -56,7 +59,7 @@ class Recipe:
     @property
     def key(self) -> str:
         """The template's name."""
-        said = json.dumps([self.parts.encode(), self.warm])
+        said = json.dumps([_FORMAT, self.parts.encode(), self.warm])
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
 
@@ -91,31 +94,46 @@ class Templates:
         self._machines = machines
         self._patience = patience
         self._building: dict[str, asyncio.Lock] = {}
-        self._memories: OrderedDict[str, int] = OrderedDict()
+        self._memories: OrderedDict[tuple[str, sums.Stamp | None], int] = OrderedDict()
+        self._loading = asyncio.Lock()
+        self._whole: dict[str, sums.Stamp] = {}
 
     async def get(self, recipe: Recipe) -> Template:
-        """The template, built if it is not there. Several who want the same wait for one."""
+        """The template, built if it is not there or not whole. Several who want the same wait for one."""
         template = Template(self._store.templates / recipe.key, recipe)
         async with self._building.setdefault(recipe.key, asyncio.Lock()):
-            if not template.path.exists():
+            if await self.damage(template):
                 await self._build_alone(template)
         os.utime(template.about)
         return template
 
-    def sweep(self) -> None:
-        """Remove templates that nobody used for long. Machines made from them need them no more."""
-        for path in self._store.templates.iterdir():
-            about = path / "about.json"
-            if about.exists() and about.stat().st_mtime < time.time() - _KEPT_SECONDS:
-                with self._store.locked(path.name):
-                    shutil.rmtree(path, ignore_errors=True)
+    async def damage(self, template: Template) -> str:
+        """What is wrong with its files; empty when nothing is. They are read again only when they changed."""
+        stamp = sums.stamp(template.path)
+        if stamp is None:
+            return "a file is missing"
+        if self._whole.get(template.key) != stamp:
+            found = await asyncio.to_thread(sums.damaged, template.path)
+            if found:
+                return f"{found} is not what was written"
+            self._whole[template.key] = stamp
+        return ""
+
+    def _trust(self, template: Template) -> None:
+        stamp = sums.stamp(template.path)
+        if stamp is not None:
+            self._whole[template.key] = stamp
 
     async def _build_alone(self, template: Template) -> None:
         lock = self._store.locked(template.key)
         await asyncio.to_thread(lock.__enter__)
         try:
-            if not template.path.exists():
+            if (damage := await self.damage(template)) and template.path.exists():
+                log.warning("microvm.template_broken", key=template.key, damage=damage)
+                await asyncio.to_thread(shutil.rmtree, template.path)
+            if damage:
                 await self._build(template)
+                self._trust(template)
         finally:
             lock.__exit__(None, None, None)
 
@@ -157,12 +175,20 @@ class Templates:
 
     async def memory(self, template: Template) -> int:
         """A descriptor of the template's memory that nobody can write to; stays this object's."""
-        if template.key not in self._memories:
-            self._memories[template.key] = await asyncio.to_thread(_sealed, template.path / MEMORY)
-        self._memories.move_to_end(template.key)
+        key = template.key, sums.stamp(template.path)  # another server may have made it anew
+        async with self._loading:  # children of a fork all come at once, and shall share one
+            if key not in self._memories:
+                self._memories[key] = await asyncio.to_thread(_sealed, template.path / MEMORY)
+        self._memories.move_to_end(key)
         if len(self._memories) > _MOST_OPEN:
             os.close(self._memories.popitem(last=False)[1])
-        return self._memories[template.key]
+        return self._memories[key]
+
+    def forget(self, key: str) -> None:
+        """Nothing more will be restored from it."""
+        self._whole.pop(key, None)
+        for kept in [kept for kept in self._memories if kept[0] == key]:
+            os.close(self._memories.pop(kept))
 
     async def restore(self, template: Template, name: str) -> Folder:
         """A new machine that stands still where the template was frozen."""
@@ -204,6 +230,7 @@ def _keep(recipe: Recipe, folder: Folder, memory: int | None, target: Path) -> N
     disks.copy(folder.disk, target / "disk")
     about = {"parts": json.loads(recipe.parts.encode()), "warm": recipe.warm, "made": time.time()}
     (target / "about.json").write_text(json.dumps(about))
+    sums.note(target)
 
 
 async def _run(link: Link, command: tuple[str, ...], strict: bool) -> None:

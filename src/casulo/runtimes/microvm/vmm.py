@@ -123,6 +123,9 @@ class Vmm(Protocol):
     async def halt(self, sockets: Sockets) -> None:
         """Let the machine stand still."""
 
+    async def runs(self, sockets: Sockets) -> bool:
+        """Whether the guest runs, rather than stands still."""
+
     async def save(self, sockets: Sockets, target: Path, *, whole: bool) -> None:
         """Write a halted machine's state to the file `state` in a folder, memory included if `whole`.
 
