@@ -79,6 +79,9 @@ class Network(Protocol):
     def sever(self, folder: Folder) -> None:
         """Tell its peers that a sandbox with a network stack of its own is gone. Idempotent."""
 
+    def refuse(self, folder: Folder) -> None:
+        """`sever`, and let the kernel refuse whoever asks again, as it does for a container that has ended."""
+
     def detach(self, folder: Folder) -> None:
         """Take the connection down. Idempotent."""
 
@@ -172,6 +175,14 @@ class RoutedNetwork:
         if index is not None:
             connections.sever(self._slots.at(index).address)
 
+    def refuse(self, folder: Folder) -> None:
+        """Give the address back to the slot's namespace, where nobody listens, and end the connections."""
+        index = slot_of(folder)
+        if index is not None:
+            with contextlib.suppress(FileNotFoundError):  # a reboot took the namespace along
+                slots.address_again(self._slots.at(index))
+        self.sever(folder)
+
     def detach(self, folder: Folder) -> None:
         """Release the slot."""
         self._ground.drop(folder.path.name)
@@ -228,6 +239,9 @@ class SocketNetwork:
 
     def sever(self, folder: Folder) -> None:
         """The kernel does it."""
+
+    def refuse(self, folder: Folder) -> None:
+        """The kernel does that, too."""
 
     def detach(self, folder: Folder) -> None:
         """The socket goes with the sandbox's directory."""

@@ -290,11 +290,15 @@ class LocalRuntime:
 
     def _sever(self, sandbox_id: str) -> None:
         """Connections to a sandbox that had a kernel of its own end now that this is gone."""
-        if self._host.gvisor and self._host.gvisor.knows(sandbox_id):
+        if self._had_own_kernel(sandbox_id):
             self._network.sever(self._folder(sandbox_id))
 
+    def _had_own_kernel(self, sandbox_id: str) -> bool:
+        return self._host.gvisor is not None and self._host.gvisor.knows(sandbox_id)
+
     def _ended(self, sandbox_id: str) -> None:
-        self._sever(sandbox_id)
+        if self._had_own_kernel(sandbox_id):
+            self._network.refuse(self._folder(sandbox_id))
         self._on_exit(sandbox_id, self._exit_of(sandbox_id))
 
     def _exit_of(self, sandbox_id: str) -> Exit | None:
