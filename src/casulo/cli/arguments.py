@@ -95,7 +95,11 @@ Resource = Annotated[
 ]
 Volume = Annotated[
     list[str] | None,
-    typer.Option("--volume", metavar="SOURCE:PATH[:ro]", help="Mount a named volume, or a path of the host."),
+    typer.Option(
+        "--volume",
+        metavar="SOURCE:PATH[:ro]",
+        help="Mount a named volume, a path of the host, or bucket://NAME@ENDPOINT.",
+    ),
 ]
 Isolation = Annotated[str | None, typer.Option("--isolation", help="auto, container, gvisor or microvm.")]
 Runtime = Annotated[str | None, typer.Option("--runtime", help="One of the server's runtimes, as local.")]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from casulo.api import wire_volumes
 from casulo.client import Volume
 
 
@@ -45,3 +46,24 @@ def test_wire_form() -> None:
         "createIfNotExists": False,
         "deleteOnSandboxTermination": True,
     }
+
+
+KEY = {"OSS_ACCESS_KEY_ID": "id", "OSS_ACCESS_KEY_SECRET": "hidden"}
+
+
+def test_bucket_in_the_short_form_takes_its_key_from_the_environment() -> None:
+    made = Volume.parse("bucket://data@oss.example.com:8443:/mnt:ro", KEY)
+    asked = {"bucket": "data", "endpoint": "oss.example.com:8443", "accessKeyId": "id", "version": "1.0"}
+    wire = made.wire(0)
+    assert wire["ossfs"] == {**asked, "accessKeySecret": "hidden"} and wire["readOnly"]
+    assert "hidden" not in repr(made)
+    with pytest.raises(ValueError, match="OSS_ACCESS_KEY_SECRET is not set"):
+        Volume.parse("bucket://data@oss.example.com:/mnt", {"OSS_ACCESS_KEY_ID": "id"})
+
+
+def test_bucket_with_options_is_what_the_server_takes() -> None:
+    made = Volume.bucket(
+        "data", "oss.example.com", "/mnt", key_id="i", key_secret="s", options=["retries=3"], sub_path="a"
+    )
+    asked = wire_volumes.volumes_of([wire_volumes.VolumeSpec.model_validate(made.wire(0))])
+    assert asked[0].mount_path == "/mnt"

@@ -80,7 +80,7 @@ class Network(Protocol):
         """Tell its peers that a sandbox with a network stack of its own is gone. Idempotent."""
 
     def refuse(self, folder: Folder) -> None:
-        """`sever`, and let the kernel refuse whoever asks again, as it does for a container that has ended."""
+        """`sever`, and let the kernel refuse whoever asks again, as with a container that has ended."""
 
     def detach(self, folder: Folder) -> None:
         """Take the connection down. Idempotent."""
