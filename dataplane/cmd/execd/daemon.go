@@ -158,7 +158,7 @@ func (d *daemon) startUserCode(logFile *os.File) error {
 
 func (d *daemon) serve(listeners []net.Listener) {
 	d.server = &http.Server{
-		Handler:           newTrimmer(d.services.activity.Track(d.services.router)),
+		Handler:           tended(d.services.activity.Track(d.services.router)),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -21,6 +22,9 @@ import (
 	"casulo.dev/dataplane/internal/process"
 	"casulo.dev/dataplane/internal/strict"
 )
+
+// collectInMachine lets a machine that was just made answer before it first collects garbage.
+const collectInMachine = 200
 
 // rehearsalLimit bounds how long the daemon may take to answer itself.
 const rehearsalLimit = 30 * time.Second
@@ -35,6 +39,7 @@ type virtual struct {
 func runMachine() {
 	setUpLog()
 	harden()
+	debug.SetGCPercent(collectInMachine)
 	machine, err := guest.Start()
 	if err != nil {
 		fail(nil, err)
@@ -69,7 +74,7 @@ func (v *virtual) rehearse() (err error) {
 	router := api.NewRouter("")
 	env := environment.New(nil, "", "/", environment.User{})
 	command.New(v.supervisor, env, output.NewStore(spillDirs, spillLimit)).Routes(router)
-	server := &http.Server{Handler: newTrimmer(router), ReadHeaderTimeout: headerTimeout}
+	server := &http.Server{Handler: router, ReadHeaderTimeout: headerTimeout}
 	strict.Protect(server)
 	go func() { _ = server.Serve(strict.Listener(listener)) }() // it ends by being closed
 	defer func() { err = errors.Join(err, server.Close()) }()

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"casulo.dev/dataplane/internal/guest"
 )
 
 // idleDelay is how long nothing has to happen until memory is given back.
@@ -25,6 +27,15 @@ type trimmer struct {
 	next  http.Handler
 	open  atomic.Int64
 	timer *time.Timer
+}
+
+// tended is the handler with the trimmer around it, but in a virtual machine: its memory is its own in any case,
+// and what is dropped there has to be found again by every one that is made from it.
+func tended(next http.Handler) http.Handler {
+	if guest.IsInit(os.Args) {
+		return next
+	}
+	return newTrimmer(next)
 }
 
 func newTrimmer(next http.Handler) *trimmer {

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"runtime/debug"
 
 	"golang.org/x/sys/unix"
 
@@ -33,6 +34,9 @@ type Machine struct {
 	link   *link
 	groups groups
 	record *os.File
+	names  names
+	// identity is the last one that the machine took.
+	identity identity
 	// Rehearsal is what a start is made of besides what this package does; nil for nothing.
 	Rehearsal func() error
 }
@@ -65,6 +69,12 @@ func (m *Machine) settle() (err error) {
 		return err
 	}
 	noIPv6()
+	if err = awaken(device, "lo"); err != nil {
+		return err
+	}
+	if m.names, err = openNames(); err != nil {
+		return err
+	}
 	if m.groups, err = makeGroups(); err != nil {
 		return err
 	}
@@ -106,7 +116,10 @@ func (m *Machine) begin(order *order) (*boot.Channel, error) {
 	if err := m.groups.limit(order.Limits); err != nil {
 		return channel, err
 	}
-	return channel, order.Identity.apply(order.Limits)
+	if err := m.become(order.Identity); err != nil {
+		return channel, err
+	}
+	return channel, resizeShared(order.Limits.SHMBytes)
 }
 
 // obey does what may be asked of a machine that has no sandbox yet.
@@ -117,7 +130,7 @@ func (m *Machine) obey(order *order) {
 	case "run":
 		answer.Code, answer.Output, err = runCommand(order)
 	case "sync":
-		unix.Sync()
+		settle()
 	case "rehearse":
 		err = m.rehearse(order)
 	default:
@@ -129,13 +142,19 @@ func (m *Machine) obey(order *order) {
 // rehearse does what a start will do, without its effects: in emulation code is fast only once it ran, and
 // a machine that waits has the time.
 func (m *Machine) rehearse(order *order) error {
-	if err := order.Identity.apply(order.Limits); err != nil {
+	if err := m.become(order.Identity); err != nil {
 		return err
 	}
 	if m.Rehearsal == nil {
 		return nil
 	}
 	return m.Rehearsal()
+}
+
+// settle leaves nothing to be written or collected by every machine that is made from this one.
+func settle() {
+	debug.FreeOSMemory()
+	unix.Sync()
 }
 
 // Commands is the directory of control groups for what the sandbox starts.
@@ -162,7 +181,7 @@ func (m *Machine) Serve(renew func(sandboxID, token string, env map[string]strin
 		answer := reply{Event: "done", ID: order.ID}
 		switch order.Do {
 		case "renew":
-			err = order.Identity.apply(limits{})
+			err = m.become(order.Identity)
 			renew(order.Identity.SandboxID, order.Identity.Token, order.Env)
 		case "clock":
 			err = setClock(order.UnixNanos)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 	"unsafe"
 
@@ -29,22 +28,27 @@ type identity struct {
 	Resolvers []string `json:"resolvers"`
 }
 
-// apply makes the machine what it is told to be. Random numbers come first: whatever is started
-// afterwards may ask for some.
-func (i identity) apply(wanted limits) error {
-	steps := []func() error{
-		func() error { return seedRandom(i.Seed) },
-		func() error { return setClock(i.UnixNanos) },
-		func() error { return unix.Sethostname([]byte(i.Hostname)) },
-		func() error { return configureNetwork(i) },
-		i.writeNames,
-		func() error { return resizeShared(wanted.SHMBytes) },
+// become makes the machine what it is told to be, as far as it is not that already: in emulation whatever
+// runs for the first time is slow. Random numbers come first: whatever is started afterwards may ask for some.
+func (m *Machine) become(next identity) error {
+	if err := errors.Join(seedRandom(next.Seed), setClock(next.UnixNanos)); err != nil {
+		return err
 	}
-	for _, step := range steps {
-		if err := step(); err != nil {
+	last := m.identity
+	if next.Address != last.Address || next.Gateway != last.Gateway || next.MAC != last.MAC {
+		if err := configureNetwork(next, last); err != nil {
 			return err
 		}
 	}
+	if next.Hostname != last.Hostname {
+		if err := unix.Sethostname([]byte(next.Hostname)); err != nil {
+			return err
+		}
+	}
+	if err := m.names.write(next, last); err != nil {
+		return err
+	}
+	m.identity = next
 	return nil
 }
 
@@ -83,35 +87,6 @@ func setClock(nanos int64) error {
 		return fmt.Errorf("set the clock to %s: %w", time.Unix(0, nanos).UTC(), err)
 	}
 	return nil
-}
-
-func (i identity) writeNames() error {
-	hosts := "127.0.0.1 localhost\n::1 localhost\n" + i.Address + " " + i.Hostname + "\n"
-	resolv := ""
-	for _, server := range i.Resolvers {
-		resolv += "nameserver " + server + "\n"
-	}
-	files := map[string]string{
-		"hostname": i.Hostname + "\n", "hosts": hosts, "machine-id": i.MachineID + "\n", "resolv.conf": resolv,
-	}
-	for name, content := range files {
-		if err := replaceFile("/etc/"+name, content); err != nil {
-			return fmt.Errorf("write /etc/%s: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// replaceFile also works where the image has a link to somewhere else.
-func replaceFile(name, content string) error {
-	if err := os.MkdirAll(name[:strings.LastIndexByte(name, '/')], 0o755); err != nil {
-		return err
-	}
-	partial := name + ".casulo"
-	if err := os.WriteFile(partial, []byte(content), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(partial, name)
 }
 
 func resizeShared(bytes int64) error {

@@ -4,7 +4,7 @@
 package guest
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -19,44 +19,50 @@ const device = "eth0"
 // addressBits is the size of the network that host and machine share.
 const addressBits = 30
 
-// configureNetwork gives the card its address, unless it has that. Taking it down first forgets routes and neighbours of
-// an earlier life; sockets that listen on all addresses go on listening.
-func configureNetwork(i identity) error {
+// awaken switches network cards on. They have no address yet, which spares every machine made from this one
+// the time.
+func awaken(names ...string) error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(socket)
-	address, err := netip.ParseAddr(i.Address)
+	for _, name := range names {
+		if err := (card{socket, name}).up(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// configureNetwork gives the card its address instead of the last one. A new hardware address has the kernel
+// forget the neighbours of an earlier life; sockets that listen on all addresses go on listening.
+func configureNetwork(next, last identity) error {
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(socket)
+	address, err := netip.ParseAddr(next.Address)
 	if err != nil {
 		return fmt.Errorf("the address of the network card: %w", err)
 	}
-	gateway, err := netip.ParseAddr(i.Gateway)
-	if err != nil {
-		return fmt.Errorf("the address of the gateway: %w", err)
-	}
 	card := card{socket, device}
-	if card.isAt(address) {
-		return nil // as it was rehearsed
+	if last.Gateway != "" {
+		if err := card.route(unix.SIOCDELRT, last.Gateway); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
 	}
-	if err := card.down(); err != nil {
-		return err
-	}
-	if err := card.setMAC(i.MAC); err != nil {
+	if err := card.setMAC(next.MAC); err != nil {
 		return err
 	}
 	if err := card.setAddress(address); err != nil {
 		return err
 	}
-	if err := card.up(); err != nil {
+	if err := card.up(); err != nil { // somebody inside may have switched it off
 		return err
 	}
-	loopback := card
-	loopback.name = "lo"
-	if err := loopback.up(); err != nil {
-		return err
-	}
-	return addDefaultRoute(gateway)
+	return card.route(unix.SIOCADDRT, next.Gateway)
 }
 
 // noIPv6 leaves ::1 only, since programs that listen on "localhost" may choose it.
@@ -88,25 +94,8 @@ func (c card) flags(change func(uint16) uint16) error {
 	return nil
 }
 
-// isAt tells whether the card is up with this address. One that was never configured has none.
-func (c card) isAt(address netip.Addr) bool {
-	request, err := unix.NewIfreq(c.name)
-	if err != nil || unix.IoctlIfreq(c.socket, unix.SIOCGIFADDR, request) != nil {
-		return false
-	}
-	current, err := request.Inet4Addr()
-	if err != nil || !bytes.Equal(current, address.AsSlice()) {
-		return false
-	}
-	return unix.IoctlIfreq(c.socket, unix.SIOCGIFFLAGS, request) == nil && request.Uint16()&unix.IFF_UP != 0
-}
-
 func (c card) up() error {
 	return c.flags(func(flags uint16) uint16 { return flags | unix.IFF_UP })
-}
-
-func (c card) down() error {
-	return c.flags(func(flags uint16) uint16 { return flags &^ unix.IFF_UP })
 }
 
 func (c card) setAddress(address netip.Addr) error {

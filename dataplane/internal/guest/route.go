@@ -29,16 +29,16 @@ type rtEntry struct {
 	irtt    uint16
 }
 
-func addDefaultRoute(gateway netip.Addr) error {
-	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+// route adds or removes the default route.
+func (c card) route(change uint, gateway string) error {
+	address, err := netip.ParseAddr(gateway)
 	if err != nil {
-		return err
+		return fmt.Errorf("the address of the gateway: %w", err)
 	}
-	defer unix.Close(socket)
 	route := rtEntry{flags: unix.RTF_UP | unix.RTF_GATEWAY}
 	route.dst.Family, route.genmask.Family, route.gateway.Family = unix.AF_INET, unix.AF_INET, unix.AF_INET
-	route.gateway.Addr = gateway.As4()
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(socket), unix.SIOCADDRT, uintptr(unsafe.Pointer(&route)))
+	route.gateway.Addr = address.As4()
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(c.socket), uintptr(change), uintptr(unsafe.Pointer(&route)))
 	if errno != 0 {
 		return fmt.Errorf("route through %s: %w", gateway, errno)
 	}

@@ -105,7 +105,7 @@ async def test_a_machine_boots_is_saved_and_restored(machines: Machines, plan: P
         await vmm._api(plan.sockets).call("PUT", "/actions", {"action_type": "InstanceStart"})
     saved = tmp_path / "saved"
     saved.mkdir()
-    await vmm.save(plan.sockets, saved, whole=True)
+    await vmm.save(plan.sockets, saved)
     assert (saved / "memory").read_bytes() == b"memory of a machine"
     await vmm.go(plan.sockets)
     await link.ask("clock", 30)  # over another connection: saving broke the first

@@ -155,7 +155,7 @@ class Firecracker:
         """By its own word."""
         return await self._api(sockets).state() == "Running"
 
-    async def save(self, sockets: Sockets, target: Path, *, whole: bool) -> None:
+    async def save(self, sockets: Sockets, target: Path) -> None:
         """State and memory, always both."""
         names = {"snapshot_path": f"saved.{STATE}", "mem_file_path": f"saved.{MEMORY}"}
         await self._api(sockets).call("PUT", "/snapshot/create", {"snapshot_type": "Full", **names})

@@ -24,9 +24,10 @@ from casulo.network.slots import Slot
 from casulo.network.taps import Taps
 from casulo.runtimes.microvm import disks, processes
 from casulo.runtimes.microvm.capped import Capped, pump
+from casulo.runtimes.microvm.capture import Memory
 from casulo.runtimes.microvm.folder import Folder, Folders, Parts
 from casulo.runtimes.microvm.link import Link
-from casulo.runtimes.microvm.vmm import STATE, Plan, Vmm
+from casulo.runtimes.microvm.vmm import MEMORY, STATE, Plan, Vmm
 
 T = TypeVar("T")
 CONSOLE_CAP = 256 << 10
@@ -40,15 +41,14 @@ log = structlog.get_logger(__name__)
 class Origin:
     """What a machine begins from: a disk to copy, and perhaps memory and state of a frozen one.
 
-    `frozen` None boots it; else it is a folder that a monitor saved a machine to, with `whole` its memory
-    too. `memory` with `private` is only what memory is at first; its descriptor belongs to the caller.
+    `frozen` None boots it; else it is a folder that a machine was saved to. `memory` with `private` is
+    only what memory is at first; its descriptor belongs to the caller.
     """
 
     disk: Path | None = None
     memory: int | None = None
     private: bool = True
     frozen: Path | None = None
-    whole: bool = False
 
 
 class Lines:
@@ -123,7 +123,23 @@ class Machines:
         """The machine of a paused sandbox again, standing still, at its old address."""
         index = self.slot(folder).index
         tap = await _in_thread(lambda: self._taps.reopen(index))
-        await self._launch(folder, folder.parts(), Origin(frozen=folder.frozen, whole=True), tap)
+        with ExitStack() as stack:
+            memory = None
+            if self.vmm.takes_memory:
+                memory = os.open(folder.frozen / MEMORY, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, memory)
+            await self._launch(folder, folder.parts(), Origin(memory=memory, frozen=folder.frozen), tap)
+
+    async def save(self, folder: Folder, target: Path) -> Memory | None:
+        """Write a halted machine's state to a folder. What is returned has to be written there as its
+        memory, when the machine may go on again; None is written already."""
+        await self.vmm.save(folder.sockets, target)
+        process = folder.process()
+        if not self.vmm.takes_memory:
+            return None
+        if process is None:
+            raise RuntimeFailure("the machine has no process")
+        return await _in_thread(lambda: Memory(process, folder.parts().hardware.memory_bytes))
 
     def _prepare(self, folder: Folder, parts: Parts, origin: Origin) -> int:
         folder.create(parts)
@@ -212,7 +228,6 @@ def _plan(folder: Folder, parts: Parts, origin: Origin, slot: Slot, opened: tupl
         private_memory=origin.private,
         incoming=state,
         frozen=origin.frozen,
-        whole=origin.whole,
         interface=slot.interface,
         uid=_UID_BASE + slot.index,
     )

@@ -20,9 +20,11 @@ from casulo.model.errors import Code, RuntimeFailure
 from casulo.model.sandbox import Handle
 from casulo.runtimes.local import watch
 from casulo.runtimes.microvm import clock, identity
+from casulo.runtimes.microvm.capture import Memory
 from casulo.runtimes.microvm.folder import Folder
 from casulo.runtimes.microvm.machines import Machines
 from casulo.runtimes.microvm.networking import Networking
+from casulo.runtimes.microvm.vmm import MEMORY
 
 _RENEW_SECONDS = 30.0
 _WRITTEN_SECONDS = 6.0
@@ -47,7 +49,9 @@ class MicrovmPause:
         try:
             shutil.rmtree(partial, ignore_errors=True)  # of a server that was killed while it saved
             partial.mkdir(mode=0o700)
-            await vmm.save(folder.sockets, partial, whole=True)
+            memory = await self._machines.save(folder, partial)
+            if memory is not None:
+                await asyncio.to_thread(_write, memory, partial)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             await asyncio.shield(vmm.go(folder.sockets))
@@ -120,6 +124,13 @@ class MicrovmPause:
 
 def _partial(folder: Folder) -> Path:
     return folder.frozen.with_name("frozen.partial")
+
+
+def _write(memory: Memory, target: Path) -> None:
+    try:
+        memory.write(target / MEMORY)
+    finally:
+        memory.close()
 
 
 def _forget(folder: Folder) -> None:

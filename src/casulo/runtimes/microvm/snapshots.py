@@ -5,17 +5,15 @@
     <data>/microvm-snapshots/<id>/memory, state, disk   as in a template
                                  /about.json            what it can be restored with
 
-The source stands still only while its state and disk are copied. Afterwards a second monitor, which
-runs nothing, takes the copy apart into the form that many machines can share.
+The source stands still only while its state, its disk and what it changed in its memory are copied.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import secrets
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +24,11 @@ from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Handle, Spec
 from casulo.model.snapshot import snapshot_not_found
 from casulo.runtimes.microvm import disks, sums
 from casulo.runtimes.microvm.folder import Folder, Parts
-from casulo.runtimes.microvm.machines import Machines, Origin
-from casulo.runtimes.microvm.templates import BUILDING, Recipe, Template, Templates, memory_file
+from casulo.runtimes.microvm.machines import Machines
+from casulo.runtimes.microvm.templates import Recipe, Template, Templates
 from casulo.runtimes.microvm.vmm import MEMORY, Hardware
 
 _UNFINISHED = ".part"
-_WHOLE = "whole"
 _REST_SECONDS = 5.0
 log = structlog.get_logger(__name__)
 
@@ -58,8 +55,6 @@ class MicrovmSnapshots:
         try:
             folder = self._machines.folders.of(sandbox_id)
             await self._copy(folder, partial)
-            if self._machines.vmm.takes_memory:
-                await self._unfold(folder.parts(), partial)
             about = {
                 "parts": json.loads(folder.parts().encode()),
                 "entrypoint": spec.entrypoint,
@@ -73,29 +68,17 @@ class MicrovmSnapshots:
 
     async def _copy(self, folder: Folder, target: Path) -> None:
         vmm = self._machines.vmm
-        await vmm.halt(folder.sockets)
-        try:
-            saved = target / _WHOLE if vmm.takes_memory else target
-            saved.mkdir(exist_ok=True)
-            await vmm.save(folder.sockets, saved, whole=True)
-            await asyncio.to_thread(disks.copy, folder.disk, target / "disk")
-        finally:
-            await asyncio.shield(vmm.go(folder.sockets))
-
-    async def _unfold(self, parts: Parts, target: Path) -> None:
-        """From one stream to memory that can be shared and a small state."""
-        name = BUILDING + secrets.token_hex(4)
-        memory = memory_file(parts.hardware.memory_bytes)
-        try:
-            origin = Origin(target / "disk", memory, private=False, frozen=target / _WHOLE, whole=True)
-            folder = await self._machines.start(name, parts, origin)
-            await self._machines.vmm.save(folder.sockets, target, whole=False)
-            await self._machines.kill(name)
-            await asyncio.to_thread(disks.copy, Path(f"/proc/self/fd/{memory}"), target / MEMORY)
-            await asyncio.to_thread(shutil.rmtree, target / _WHOLE)
-        finally:
-            os.close(memory)
-            await asyncio.shield(self._machines.remove(name))
+        with ExitStack() as stack:
+            await vmm.halt(folder.sockets)
+            try:
+                memory = await self._machines.save(folder, target)
+                if memory is not None:
+                    stack.callback(memory.close)
+                await asyncio.to_thread(disks.copy, folder.disk, target / "disk")
+            finally:
+                await asyncio.shield(vmm.go(folder.sockets))
+            if memory is not None:
+                await asyncio.to_thread(memory.write, target / MEMORY)
 
     async def outdated(self, snapshot_id: str) -> str:
         """Why no machine can be restored from it."""

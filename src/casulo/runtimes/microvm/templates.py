@@ -170,7 +170,7 @@ class Templates:
 
     async def _freeze(self, folder: Folder, target: Path) -> None:
         await self._machines.vmm.halt(folder.sockets)
-        await self._machines.vmm.save(folder.sockets, target, whole=False)
+        await self._machines.vmm.save(folder.sockets, target)
         await self._machines.kill(folder.name)
 
     async def memory(self, template: Template) -> int:

@@ -65,8 +65,7 @@ class Plan:
 
     `memory` is a file that is the machine's memory: shared with it, or with `private_memory` only what
     the memory is at first. None is plain memory. `frozen` is a folder that `save` filled, to begin from,
-    and `incoming` the file `state` in it, read from its current position; `whole` says that the folder
-    holds the memory's content as well. `tap` is open, and called `interface`.
+    and `incoming` the file `state` in it. `tap` is open, and called `interface`.
     """
 
     hardware: Hardware
@@ -81,7 +80,6 @@ class Plan:
     private_memory: bool = False
     incoming: int | None = None
     frozen: Path | None = None
-    whole: bool = False
     interface: str = ""
     uid: int = 0
 
@@ -99,7 +97,7 @@ class Vmm(Protocol):
 
     name: str
     takes_memory: bool
-    """Whether memory is handed over as a descriptor; else `save` writes a file that `start` reads."""
+    """Whether memory is a file that the monitor maps; else `save` writes a file that `start` reads."""
     redials: bool
     """Whether lines break when a machine is saved, and open only while its guest runs."""
 
@@ -126,10 +124,10 @@ class Vmm(Protocol):
     async def runs(self, sockets: Sockets) -> bool:
         """Whether the guest runs, rather than stands still."""
 
-    async def save(self, sockets: Sockets, target: Path, *, whole: bool) -> None:
-        """Write a halted machine's state to the file `state` in a folder, memory included if `whole`.
+    async def save(self, sockets: Sockets, target: Path) -> None:
+        """Write a halted machine's state to the file `state` in a folder.
 
-        Without `takes_memory` the memory is always written, to the file `memory` there.
+        Without `takes_memory` the memory is written as well, to the file `memory` there.
         """
 
     async def dial(self, sockets: Sockets, line: str) -> Wire:
