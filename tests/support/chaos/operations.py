@@ -129,8 +129,22 @@ class Create(Operation):
         if self.answered and not self.died:
             assert before == self.box, f"{self.name}: told {before}, and then {self.box}"
         if self.box:
-            self.died = self.died and await self.settled(client) in ENDED
+            self.died = self.died and await self._ended(client)
             await self.works(client, self.script)
+
+    async def _ended(self, client: AsyncClient) -> bool:
+        """Whether the kill met this one; an end is known a moment after it."""
+
+        async def ended() -> bool:
+            return await self.settled(client) in ENDED
+
+        if not await ended():
+            try:
+                await self.ground.run(client, self.box, "true")
+                return False
+            except CasuloError:
+                await until(ended, f"{self.name}: the end of {self.box}, which does not answer,")
+        return True
 
     async def _again(self, client: AsyncClient) -> str:
         info, _ = await client.create(self.request(), idempotency_key=self.key)

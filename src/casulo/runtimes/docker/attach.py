@@ -15,7 +15,7 @@ from typing import Any
 from aiodocker.containers import DockerContainer
 from aiodocker.stream import Stream
 
-from casulo.model.errors import Code, RuntimeFailure
+from casulo.model.errors import Code, RuntimeFailure, Unavailable
 from casulo.runtimes import bootchannel
 from casulo.runtimes.bootchannel import BootDocument, Ready
 from casulo.runtimes.docker.engine import Engine, explained
@@ -23,7 +23,9 @@ from casulo.runtimes.docker.engine import Engine, explained
 _STDOUT = 1
 _LONGEST_ANSWER = 64 << 10
 _PORT_TAKEN = ("port is already allocated", "address already in use")
+_NO_PORTS = "all ports are allocated"
 _TRIES = 3
+_RETRY_AFTER_SECONDS = 5.0
 
 
 async def boot(
@@ -34,7 +36,7 @@ async def boot(
     started: Callable[[str], Awaitable[None]],
 ) -> Ready:
     """Start the container and return when its daemon is ready. Another program may take the port that the
-    engine chose to publish; then it chooses again.
+    engine chose to publish; then it chooses again. Unavailable when it finds none that is free.
 
     `started` is called when the daemon waits for its document, and nothing of the user runs yet.
     """
@@ -47,9 +49,21 @@ async def boot(
                 raise
             raise bootchannel.too_slow(timeout) from error
         except RuntimeFailure as error:
-            if not left or not any(words in error.message for words in _PORT_TAKEN):
+            taken = any(words in error.message for words in _PORT_TAKEN)
+            if _NO_PORTS in error.message or (taken and not left):
+                raise _no_ports(error) from error
+            if not taken:
                 raise
     raise AssertionError("unreachable")
+
+
+def _no_ports(error: RuntimeFailure) -> Unavailable:
+    return Unavailable(
+        f"no port of the engine's machine is free to be published: {error.message}",
+        code=Code.CAPACITY_EXHAUSTED,
+        hint='delete sandboxes, or set [docker] reach = "direct" where this machine reaches containers',
+        retry_after=_RETRY_AFTER_SECONDS,
+    )
 
 
 async def _once(
