@@ -21,7 +21,14 @@ def scenario_names() -> list[str]:
         f"{path.stem}.{node.name}"
         for path in sorted(SCENARIOS.glob("*.py"))
         if path.stem
-        not in ("__init__", "context", "volumes", "egress", "vault")  # those need servers of their own
+        not in (
+            "__init__",
+            "context",
+            "volumes",
+            "egress",
+            "vault",
+            "pools",
+        )  # those need servers of their own
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_")
     ]
