@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -170,6 +172,49 @@ def test_a_key_of_its_own_is_needed(url: str, tmp_path: Path) -> None:
     server = Server(tmp_path / "one", "fake", config(url))
     with pytest.raises(AssertionError, match="api_key is not"):
         server.start()
+
+
+def test_a_store_of_its_own_is_taken_along_and_never_left_behind(
+    database_server: Postgres, tmp_path: Path
+) -> None:
+    url = database_server.database()
+    server = make(tmp_path / "one", url)
+    server.extra = ""
+    server.start()
+    told = server.request("POST", "/v1/keys", json={"name": "team", "scopes": ["create"]}).json()
+    key = {"OPEN-SANDBOX-API-KEY": told["key"], "Idempotency-Key": "once"}
+    box = server.request("POST", "/v1/sandboxes", json={**BODY, "metadata": {"a": "b"}}, headers=key).json()
+    path = f"/v1/sandboxes/{box['id']}"
+    taken = server.request("POST", f"{path}/snapshots", json={}).json()["id"]
+    _until(lambda: server.request("GET", f"/v1/snapshots/{taken}").json()["status"]["state"] == "Ready")
+    server.stop()
+    server.extra = config(url)
+    with pytest.raises(AssertionError, match=r"holds 1 sandboxes, 1 snapshots, 1 api_keys"):
+        server.start()
+    for more, left in ((["--dry-run"], True), ([], False), ([], False)):
+        command = [sys.executable, "-m", "casulo.cli", "store", "migrate", *more]
+        done = subprocess.run(
+            [*command, "--config", str(server.data_dir / "test.toml")], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert (server.data_dir / "casulo.db").exists() is left, done.stdout
+    server.start()
+    assert server.request("GET", path, headers=key).json()["metadata"] == {"a": "b"}
+    assert server.request("GET", path).json()["status"]["state"] == "Running"
+    again = server.request("POST", "/v1/sandboxes", json={**BODY, "metadata": {"a": "b"}}, headers=key)
+    assert again.json()["id"] == box["id"]
+    body = {name: value for name, value in BODY.items() if name != "image"} | {"snapshotId": taken}
+    assert server.request("POST", "/v1/sandboxes", json=body).status_code == 202
+    server.stop()
+    for wrong in ("", config(database_server.database())):
+        server.extra = wrong
+        with pytest.raises(AssertionError, match="would remove everything that runs here"):
+            server.start()
+    server.extra = config(url)
+    server.start()
+    assert server.request("GET", path).json()["status"]["state"] == "Running"
+    server.delete_all()
+    server.stop()
 
 
 def _alive(server: Server) -> list[str]:

@@ -18,6 +18,7 @@ from casulo import __version__
 from casulo.model.errors import Code, Conflict, InvalidRequest
 
 LOCK, KEY, NOTE, IDENTITY = "lock", "api-key", "server.json", "server-id"
+DATABASE = "casulo.db"
 
 
 class Home:
@@ -60,6 +61,20 @@ class Home:
             draft.write_text(f"{socket.gethostname()[:40]}-{secrets.token_hex(4)}\n")
             draft.replace(path)
         return path.read_text().strip()
+
+    def forget_identity(self) -> None:
+        """It was never used."""
+        (self.path / IDENTITY).unlink()
+
+    @property
+    def database(self) -> Path:
+        """The store of a server that shares none."""
+        return self.path / DATABASE
+
+    @property
+    def shared_before(self) -> bool:
+        """Whether the server of this directory has had a place in a store that servers share."""
+        return (self.path / IDENTITY).exists()
 
     def announce(self, url: str) -> None:
         """Leave a note by which clients on this machine find the server."""

@@ -23,17 +23,21 @@ from casulo.api.app import create_app
 from casulo.api.http1 import Http1Protocol
 from casulo.api.instance import Home
 from casulo.control.lifecycle import Lifecycle
-from casulo.model.errors import Code, InvalidRequest
+from casulo.model.errors import Code, Conflict, InvalidRequest
 from casulo.network.egress.egress import Egress
 from casulo.runtimes import registry
 from casulo.runtimes.base import Runtime
 from casulo.settings import Settings
+from casulo.store import moving
 from casulo.store.store import Store
 
 _NO_LIMIT = sys.maxsize
 _KEEP_ALIVE_SECONDS = 75
 _GRACE_SECONDS = 3
 _PING_SECONDS = 30.0
+
+_MIGRATE = "`osb store migrate` takes it along"
+_ANEW = "name the right store; or delete `server-id` in the data directory to begin with nothing"
 
 _log = structlog.get_logger(__name__)
 
@@ -115,10 +119,36 @@ async def _service(settings: Settings, home: Home, url: str) -> AsyncIterator[uv
 
 
 async def _store(settings: Settings, home: Home) -> Store:
+    """The one that has the rows of what this machine runs: what has none would be removed."""
     if settings.store.url:
-        return await Store.open(settings.store.url, here=home.identity())
+        if left := moving.left_in(home.database):
+            rows = ", ".join(f"{number} {name}" for name, number in left.items())
+            raise _left_behind(f"{home.database} holds {rows}", f"{_MIGRATE}, or set that file aside")
+        return await _shared_store(settings.store.url, home)
+    if home.shared_before and not home.database.exists():
+        raise _left_behind("this server's rows are in a database, and [store] url is not set", _ANEW)
     # The lock on the data directory makes this process the database's only writer.
-    return await Store.open(f"sqlite:///{settings.data_dir / 'casulo.db'}", exclusive=True)
+    return await Store.open(f"sqlite:///{home.database}", exclusive=True)
+
+
+async def _shared_store(url: str, home: Home) -> Store:
+    known = home.shared_before
+    try:
+        store = await Store.open(url, here=home.identity())
+    except BaseException:
+        if not known:
+            home.forget_identity()
+        raise
+    if known and home.identity() not in await store.servers.all():
+        await store.close()
+        raise _left_behind("the database of [store] url has never seen this server", _ANEW)
+    return store
+
+
+def _left_behind(why: str, hint: str) -> Conflict:
+    return Conflict(
+        f"this start would remove everything that runs here: {why}", code=Code.STORE_LEFT_BEHIND, hint=hint
+    )
 
 
 def _factories(settings: Settings) -> dict[str, registry.Factory]:

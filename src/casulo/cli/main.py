@@ -29,6 +29,7 @@ from casulo.cli import (
     server,
     shell,
     snapshot,
+    store,
     template,
     vault,
     version,
@@ -66,6 +67,7 @@ app.add_typer(template.app, name="template")
 app.add_typer(key.app, name="key")
 app.add_typer(pool.app, name="pool")
 app.add_typer(audit.app, name="audit")
+app.add_typer(store.app, name="store")
 app.add_typer(microvm.app, name="microvm")
 app.add_typer(config.app, name="config")
 app.command("doctor", context_settings=CONTEXT)(doctor.doctor)
