@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
 from casulo.model.credentials import Credentials
@@ -188,8 +189,8 @@ class Injects(Protocol):
 class KeepsOutput(Protocol):
     """A runtime that has the entrypoint's output elsewhere than in `entrypoint.log` in the data directory."""
 
-    async def output(self, sandbox_id: str, lines: int) -> str:
-        """The last `lines` lines of it; empty when there is none, or no such sandbox."""
+    async def output(self, sandbox_id: str, lines: int, since: datetime | None = None) -> str:
+        """Its last `lines` lines, or of what came after `since`; empty when there is no such sandbox."""
 
 
 class Egress(Protocol):

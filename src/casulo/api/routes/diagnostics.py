@@ -4,15 +4,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from casulo.api.diagnostics import Excerpt, entrypoint_log, events_of, inspection
+from casulo.api.diagnostics import Excerpt, entrypoint_log, events_of, inspection, moment_of
 from casulo.api.routes import respond
 from casulo.api.routes.context import Context, context
-from casulo.model.errors import Code, InvalidRequest, Unsupported
+from casulo.model.errors import Code, InvalidRequest
 from casulo.model.sandbox import Sandbox
 
 router = APIRouter(tags=["Diagnostics"])
@@ -44,16 +45,11 @@ async def logs(
     tail: Annotated[int, Query(ge=1, le=10000)] = 100,
     since: str | None = None,
 ) -> Response:
-    """What the entrypoint wrote: its last lines."""
+    """What the entrypoint wrote: its last lines, or those since a moment as far as that is known."""
     _check_scope("logs", scope)
-    if since is not None:
-        raise Unsupported(
-            "since: the entrypoint's output is kept as it was written, without times",
-            code=Code.NOT_SUPPORTED,
-            hint="ask for a number of lines with tail",
-        )
+    moment = None if since is None else moment_of(since, datetime.now(UTC))
     state = context(request)
-    found = await _log_of(state, await state.lifecycle.get(sandbox_id), tail)
+    found = await _log_of(state, await state.lifecycle.get(sandbox_id), tail, moment)
     return _answer("logs", sandbox_id, scope, found)
 
 
@@ -101,9 +97,9 @@ async def summary(
     return _text("\n".join(f"== {title} ==\n{text.rstrip()}\n" for title, text in parts.items()))
 
 
-async def _log_of(state: Context, sandbox: Sandbox, lines: int) -> Excerpt:
+async def _log_of(state: Context, sandbox: Sandbox, lines: int, since: datetime | None = None) -> Excerpt:
     runtime = state.lifecycle.runtimes.opened.get(sandbox.runtime)
-    return await entrypoint_log(state.settings.data_dir, runtime, sandbox.id, lines)
+    return await entrypoint_log(state.settings.data_dir, runtime, sandbox, lines, since)
 
 
 def _check_scope(kind: str, scope: str | None) -> None:

@@ -169,11 +169,12 @@ async def exit_of(engine: Engine, container: str) -> Exit | None:
     return told or unrecorded(int(state.get("ExitCode", 0)), state.get("OOMKilled") is True)
 
 
-async def output_of(engine: Engine, container: str, lines: int) -> str:
+async def output_of(engine: Engine, container: str, lines: int, since: datetime | None) -> str:
     """The last lines on standard error, where the daemon sends what the entrypoint prints."""
     try:
         with explained("hand out the log"):
-            parts = await engine.container(container).log(stderr=True, tail=lines + _OWN_LINES)
+            after = "0" if since is None else f"{since.timestamp():.6f}"
+            parts = await engine.container(container).log(stderr=True, tail=lines + _OWN_LINES, since=after)
     except Absent:
         return ""
     return "".join("".join(parts).splitlines(keepends=True)[-lines:])

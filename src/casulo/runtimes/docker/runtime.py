@@ -13,6 +13,7 @@ import http.client
 import os
 import secrets
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -379,9 +380,9 @@ class DockerRuntime:
         ids = (self._names.sandbox(container._container) for container in found)
         return {sandbox_id for sandbox_id in ids if sandbox_id} | self._connections.sandboxes()
 
-    async def output(self, sandbox_id: str, lines: int) -> str:
+    async def output(self, sandbox_id: str, lines: int, since: datetime | None = None) -> str:
         """What the entrypoint wrote, from the engine's log of the container."""
-        return await ends.output_of(self._engine, self._names.container(sandbox_id), lines)
+        return await ends.output_of(self._engine, self._names.container(sandbox_id), lines, since)
 
     async def _ended(self, sandbox_id: str) -> None:
         self._on_exit(sandbox_id, await ends.exit_of(self._engine, self._names.container(sandbox_id)))
