@@ -38,11 +38,12 @@ ROOM = {"memory_mib": 16.0, "descriptors": 16.0, "disk_mib": 64.0}
 
 @dataclass(frozen=True)
 class Look:
-    """What the server holds at a moment."""
+    """What the server holds at a moment; each living sandbox has one more descriptor, which is no leak."""
 
     memory_mib: float
     descriptors: float
     disk_mib: float
+    watched: float
 
 
 async def measure() -> Report:
@@ -86,10 +87,18 @@ async def _looked(server: Server) -> list[Look]:
 def _look(server: Server) -> Look:
     assert server.process is not None
     process = Path("/proc") / str(server.process.pid)
-    descriptors = sum(1 for _ in (process / "fd").iterdir())
+    targets = [_target(entry) for entry in (process / "fd").iterdir()]
+    watched = targets.count("anon_inode:[pidfd]")
     status = (process / "status").read_text().splitlines()
     memory = next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS:"))
-    return Look(memory, descriptors, _used(server.data_dir) / 1024**2)
+    return Look(memory, len(targets) - watched, _used(server.data_dir) / 1024**2, watched)
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink())
+    except FileNotFoundError:
+        return ""
 
 
 def _used(place: Path) -> int:
@@ -115,7 +124,8 @@ def _judged(looks: Sequence[Look]) -> dict[str, Value]:
         figures |= {f"{name}_second_quarter": round(first, 1), f"{name}_last_quarter": round(last, 1)}
         if last > first + room:
             grown.append(name)
-    return {**figures, "flat": not grown, "grown": " ".join(grown)}
+    most = max((look.watched for look in looks), default=0)
+    return {**figures, "most_sandboxes": most, "flat": not grown, "grown": " ".join(grown)}
 
 
 def _load(server: Server, seconds: float) -> Mixture:

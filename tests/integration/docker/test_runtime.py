@@ -9,6 +9,7 @@ import json
 import secrets
 import socket
 import threading
+from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
@@ -113,6 +114,10 @@ async def test_ends_are_seen_whoever_made_them(place: Place) -> None:
     assert info.state == "Failed" and "SIGTERM" in info.message, info
     log = place.server.request("GET", f"/v1/sandboxes/{ended.id}/diagnostics/logs?tail=5")
     assert log.text == "last words\n"
+    path, made = log.url.path, info.created_at
+    for since, told in ((made + timedelta(seconds=0.1), log.text), (datetime.now(UTC), "")):
+        found = place.server.request("GET", path, params={"since": since.isoformat()})
+        assert found.text == told, since
     info = await _until(place.client, hungry.id, "Failed", "Terminated")
     assert "memory" in info.message, info
     for box in (killed, removed, ended, hungry):
