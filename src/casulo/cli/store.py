@@ -12,7 +12,6 @@ import typer
 
 from casulo.cli.arguments import Output
 from casulo.cli.state import State
-from casulo.model.errors import Code, InvalidRequest
 
 app = typer.Typer(no_args_is_help=True, help="Where a server keeps what it knows.")
 
@@ -33,22 +32,12 @@ def migrate(
     output: Output = None,
 ) -> None:
     """Move a stopped server's SQLite store to the PostgreSQL of [store] url. Sandboxes go on meanwhile."""
-    from casulo.api import instance
+    from casulo.api.migrate import migrate as moved
     from casulo.settings import Settings
-    from casulo.store import moving
 
     state = State.of(ctx)
     settings = Settings.load(config or state.config_file, os.environ)
-    if not settings.store.url:
-        raise InvalidRequest(
-            "[store] url is not set: there is nowhere to move to",
-            code=Code.INVALID_PARAMETER,
-            hint="set it in the file that --config names, or in OPENSANDBOX_STORE_POSTGRESQL_DSN",
-        )
-    with instance.claimed(settings.data_dir) as home:
-        found = moving.left_in(home.database)
-        if found and not dry_run:
-            found = moving.move(home.database, settings.store.url, home.identity())
+    file, found = moved(settings, dry_run=dry_run)
     rows = ", ".join(f"{number} {name}" for name, number in found.items()) or "nothing"
-    told = f"{home.database}: {rows} {'to be moved' if dry_run else 'moved'}"
-    state.printer().done(told, file=str(home.database), moved=found, dry_run=dry_run)
+    told = f"{file}: {rows} {'to be moved' if dry_run else 'moved'}"
+    state.printer().done(told, file=str(file), moved=found, dry_run=dry_run)
