@@ -2,7 +2,8 @@
 # Copyright the Casulo authors
 """A mixed load on one server that nobody disturbs: nothing fails, nothing grows.
 
-`./dev bench soak` does 20 minutes of it, and `CASULO_SOAK_SECONDS` makes this one longer.
+`./dev bench soak` does 20 minutes of it. `./dev test` does two beside all other tests, with a rest after
+each sandbox so that those get on; the three variables below are how.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from support.server import Server
 from support.traces import Traces, count
 
 SECONDS = float(os.environ.get("CASULO_SOAK_SECONDS", "8"))
+CLIENTS = int(os.environ.get("CASULO_SOAK_CLIENTS", "4"))
+REST_SECONDS = float(os.environ.get("CASULO_SOAK_REST", "0"))
 WARM_UP_SECONDS = 3.0
 MOST_MIB_MORE = 48.0
 """Of a server that has just begun; a leak of the longer runs shows in their figures."""
@@ -45,7 +48,8 @@ async def _load(server: Server, seconds: float):
     def client() -> AsyncClient:
         return AsyncClient(Connection(server.url, server.api_key, request_timeout=150))
 
-    told = await Mixture(client, 4, time.monotonic() + seconds).run()
+    load = Mixture(client, CLIENTS, time.monotonic() + seconds, lifetime=60, rest=REST_SECONDS)
+    told = await load.run()
     await asyncio.to_thread(server.delete_all)
     return told
 

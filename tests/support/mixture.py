@@ -40,6 +40,9 @@ class Mixture:
     lifetime: int = 600
     """Seconds after which what a worker leaves behind ends by itself."""
 
+    rest: float = 0
+    """Seconds that a worker pauses after each life."""
+
     told: Told = field(default_factory=Told)
 
     async def run(self) -> Told:
@@ -52,6 +55,7 @@ class Mixture:
             try:
                 async with self.client() as client:
                     await self._life(client, dice)
+                await asyncio.sleep(self.rest)
             except CasuloError as error:
                 if not self.excused(error):
                     self.told.faults.append(f"{type(error).__name__} {error.code}: {error}")

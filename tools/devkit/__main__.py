@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from devkit import PYTHON, ROOT, build, checks, environment
-from devkit.shell import Failed, run, say
+from devkit.shell import Failed, beside, run, say
 
 USAGE = """\
 usage: ./dev COMMAND [ARGUMENTS]
@@ -26,6 +26,11 @@ usage: ./dev COMMAND [ARGUMENTS]
 """
 
 
+SOAK = "tests/chaos/test_soak.py"
+SOAK_ENVIRONMENT = {"CASULO_SOAK_SECONDS": "120", "CASULO_SOAK_CLIENTS": "2", "CASULO_SOAK_REST": "0.4"}
+"""Two minutes of a load that leaves most of the processors to the tests beside it."""
+
+
 def setup(arguments: Sequence[str]) -> None:
     environment.set_up()
     say("set up: .venv is ready, `.venv/bin/osb --help` shows the command line")
@@ -39,12 +44,16 @@ def demo(arguments: Sequence[str]) -> None:
 def test(arguments: Sequence[str]) -> None:
     """All of it, or only the pytest run that the arguments describe."""
     environment.set_up()
-    if not arguments:
-        checks.lint()
+    pytest = [str(PYTHON), "-m", "pytest"]
+    if arguments:
+        run([*pytest, *arguments])
+        return
+    checks.lint()
+    with beside([*pytest, SOAK], SOAK_ENVIRONMENT):
         checks.go_tests()
         # Most tests wait for something: two processes for two cores take little more than half the time.
-        arguments = ["--numprocesses", "2", "--reruns", "1", "--reruns-delay", "2"]
-    run([str(PYTHON), "-m", "pytest", *arguments])
+        workers = ["--numprocesses", "2", "--reruns", "1", "--reruns-delay", "2"]
+        run([*pytest, *workers, "--deselect", SOAK])
 
 
 def chaos(arguments: Sequence[str]) -> None:

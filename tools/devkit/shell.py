@@ -7,7 +7,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -22,6 +24,27 @@ class Failed(Exception):
 def say(text: str) -> None:
     """Progress goes to standard error: standard output belongs to results."""
     print(f"dev: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def beside(command: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
+    """Let `command` run meanwhile. Its output comes at the end; Failed unless it exits with 0."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            list(command), env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+        try:
+            yield
+            process.wait()
+        finally:
+            process.kill()
+            process.wait()
+            output.seek(0)
+            sys.stdout.flush()
+            sys.stdout.buffer.write(output.read())
+            sys.stdout.flush()
+        if process.returncode:
+            raise Failed(f"`{' '.join(command)}` failed with status {process.returncode}")
 
 
 def run(
