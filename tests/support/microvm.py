@@ -33,6 +33,7 @@ CHOSEN = {
     "test_endpoints.py": ("query_arrive_unchanged[direct", "websockets"),
     "test_files.py": ("direct-microvm-1048577", "open_file", "b023"),
     "test_hooks.py": ("begins", "again_and_again"),
+    "test_snapshots.py": ("branches", "files_outlive"),
 }
 """Files of the conformance suite, and parts of the names of their tests."""
 
