@@ -14,11 +14,12 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "casulo"
 # The root module (the version) is open to all.
 ALLOWED: dict[str, frozenset[str]] = {
     "model": frozenset(),
-    "store": frozenset({"model"}),
+    "workers": frozenset(),
+    "store": frozenset({"model", "workers"}),
     "linux": frozenset({"model"}),
     "network": frozenset({"model", "linux"}),
     "images": frozenset({"model", "linux", "network"}),
-    "runtimes": frozenset({"model", "linux", "images", "network"}),
+    "runtimes": frozenset({"model", "linux", "workers", "images", "network"}),
     "control": frozenset({"model", "store", "images", "network", "runtimes"}),
     "settings": frozenset({"model", "control", "store", "images", "network", "runtimes"}),
     "api": frozenset({"model", "store", "images", "network", "runtimes", "control", "settings"}),

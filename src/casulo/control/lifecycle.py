@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +16,7 @@ from casulo.control.events import Events
 from casulo.control.expiry import Expiry
 from casulo.control.forks import Forks, Wish
 from casulo.control.history import History
+from casulo.control.idempotency import check_key, key_conflict, key_of
 from casulo.control.idles import Idles
 from casulo.control.keys import Keys
 from casulo.control.membership import Membership
@@ -38,7 +38,7 @@ from casulo.control.vaults import Vaults
 from casulo.control.vaultsettings import VaultSettings
 from casulo.model import labels, volumes
 from casulo.model.draft import RUNTIME, Draft, complete, ends_at, isolation_of, resumes_on_access
-from casulo.model.errors import Code, Conflict, InvalidRequest, NotFound
+from casulo.model.errors import CasuloError, Code, Conflict, InvalidRequest, NotFound
 from casulo.model.keys import OPERATOR, Caller
 from casulo.model.sandbox import Exit, Handle, Sandbox, Spec
 from casulo.model.snapshot import restored, snapshot_not_found
@@ -50,7 +50,6 @@ from casulo.store.outbox import Outbox
 from casulo.store.query import Claim, Page, Query
 from casulo.store.store import Store
 
-MAX_KEY_LENGTH = 255
 _CLOSE_SECONDS = 10.0
 _ASLEEP = (State.PAUSING, State.PAUSED, State.RESUMING)
 
@@ -191,16 +190,14 @@ class Lifecycle:
         """
         if idempotency_key is None:
             return await self._create(draft, None, "", caller)
-        _check_key(idempotency_key)
-        key = _key_of(caller, idempotency_key)
+        check_key(idempotency_key)
+        key = key_of(caller, idempotency_key)
         while True:
-            claim = await self._context.store.claim(key)
-            if claim is None:
-                try:
-                    return await self._create(draft, key, request_hash, caller)
-                except Claimed:
-                    continue
-            earlier = await self._earlier(claim, request_hash)
+            try:
+                return await self._create(draft, key, request_hash, caller)
+            except Claimed:
+                claim = await self._context.store.claim(key)
+            earlier = claim and await self._earlier(claim, request_hash)
             if earlier:
                 return earlier
 
@@ -271,18 +268,26 @@ class Lifecycle:
         return _reachable(sandbox)
 
     async def _create(self, draft: Draft, key: str | None, request_hash: str, caller: Caller) -> Sandbox:
+        try:
+            order = await self._order(draft, caller)
+        except CasuloError as error:
+            if key is not None and await self._context.store.claim(key):
+                raise Claimed from error  # it was made when it still could be
+            raise
+        claim = None if key is None else Claim(key, request_hash, order.sandbox.id)
+        created = await self._starts.run(order, claim, caller.limits)
+        self._expiry.notice(created.expires_at)
+        return created
+
+    async def _order(self, draft: Draft, caller: Caller) -> Order:
         draft, pool = self.pools.resolve(draft)
         runtime, spec, draft = await self.plan(draft, caller)
         member = self.pools.take(runtime, spec, pool)
         sandbox = self._new(spec, draft, runtime, caller.owner)
-        order = Order(sandbox, runtime, draft.credentials)
-        if member:
-            sandbox = replace(sandbox, id=member.id)
-            order = Order(sandbox, runtime, unused=partial(self.pools.give_back, member))
-        claim = None if key is None else Claim(key, request_hash, sandbox.id)
-        created = await self._starts.run(order, claim, caller.limits)
-        self._expiry.notice(created.expires_at)
-        return created
+        if member is None:
+            return Order(sandbox, runtime, draft.credentials)
+        unused = partial(self.pools.give_back, member)
+        return Order(replace(sandbox, id=member.id), runtime, unused=unused)
 
     async def plan(self, draft: Draft, caller: Caller) -> tuple[Runtime, Spec, Draft]:
         """What a create would do, without doing it; refuses as it would."""
@@ -331,7 +336,7 @@ class Lifecycle:
     async def _earlier(self, claim: Claim, request_hash: str) -> Sandbox | None:
         """The sandbox of a key used before; None when that create failed and the key is free again."""
         if claim.request_hash != request_hash:
-            raise _key_conflict("was used before with another request")
+            raise key_conflict("was used before with another request")
         launch = self._context.starting.get(claim.sandbox_id)
         if launch:
             return await asyncio.shield(launch.task)
@@ -343,7 +348,7 @@ class Lifecycle:
             await asyncio.wait([removal])
         if await self._context.store.claim(claim.key) is None:
             return None
-        raise _key_conflict("made a sandbox that was deleted since")
+        raise key_conflict("made a sandbox that was deleted since")
 
     def _exited(self, sandbox_id: str, exit_: Exit | None) -> None:
         self._context.tasks.spawn(self._note_exit(sandbox_id, exit_), f"exit of {sandbox_id}")
@@ -373,25 +378,3 @@ def _reachable(sandbox: Sandbox) -> Handle:
             hint="create another sandbox",
         )
     return sandbox.handle
-
-
-def _check_key(key: str) -> None:
-    if not key or len(key) > MAX_KEY_LENGTH or not key.isprintable():
-        raise InvalidRequest(
-            f"the idempotency key must have 1 to {MAX_KEY_LENGTH} printable characters",
-            code=Code.INVALID_PARAMETER,
-            hint="a random UUID is a good key",
-        )
-
-
-def _key_of(caller: Caller, key: str) -> str:
-    """The key as it is stored: two owners may use the same one for two sandboxes."""
-    return f"{caller.owner}/{hashlib.sha256(key.encode()).hexdigest()}" if caller.owner else key
-
-
-def _key_conflict(why: str) -> Conflict:
-    return Conflict(
-        f"the idempotency key {why}",
-        code=Code.IDEMPOTENCY_CONFLICT,
-        hint="use a new key for a new sandbox",
-    )

@@ -13,6 +13,8 @@ import sqlalchemy as sa
 from casulo.store import engine
 from casulo.store.schema import sandboxes, sealed, snapshots
 
+_FORGET = sa.delete(sealed).where(sealed.c.holder == sa.bindparam("of"))  # run at every removal
+
 Call = Callable[..., Awaitable[Any]]
 """Runs a function of a connection and arguments in the store's thread."""
 
@@ -56,7 +58,7 @@ class SealedRows:
 
 def forget(connection: sa.Connection, holder: str) -> None:
     """Inside a transaction that removes the holder."""
-    connection.execute(sa.delete(sealed).where(sealed.c.holder == holder))
+    connection.execute(_FORGET, {"of": holder})
 
 
 def _replace(connection: sa.Connection, holder: str, rows: Sequence[Sealed]) -> None:

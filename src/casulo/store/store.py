@@ -9,10 +9,9 @@ the other writer is a task of this server or another server on the same database
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
@@ -30,8 +29,10 @@ from casulo.store.schema import labels, sandboxes
 from casulo.store.sealed import SealedRows
 from casulo.store.servers import ServerRows
 from casulo.store.snapshots import SnapshotRows
+from casulo.workers import Workers
 
 T = TypeVar("T")
+_FIRST_VERSION = 1
 Change = Callable[[Sandbox], Sandbox]
 """From the stored sandbox to the wanted one; pure. Returning its argument writes nothing."""
 
@@ -39,9 +40,7 @@ Change = Callable[[Sandbox], Sandbox]
 class Store:
     """All of it; `control` is the only user. Open with `await Store.open(url)`."""
 
-    def __init__(
-        self, connection: sa.Connection, thread: ThreadPoolExecutor, exclusive: bool, here: str
-    ) -> None:
+    def __init__(self, connection: sa.Connection, thread: Workers, exclusive: bool, here: str) -> None:
         self.here = here
         self._connection = connection
         self._thread = thread
@@ -52,7 +51,7 @@ class Store:
         self.sealed = SealedRows(self._call, here)
         # What the only writer wrote last is what a read would find; the store's thread changes it. All of it
         # is here, so that how long an answer takes does not tell whether somebody else has the sandbox.
-        self._latest = {each.id: each for each in _all(connection, here)} if exclusive else None
+        self._latest = {r.sandbox.id: r for r in _records(connection, here)} if exclusive else None
 
     @classmethod
     async def open(cls, url: str, *, exclusive: bool = False, here: str = "") -> Self:
@@ -62,19 +61,18 @@ class Store:
         `here` is this server's name among those that share the store: what is due, or to be reconciled,
         or counted, is only what is on its own machine.
         """
-        thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        thread = Workers(1, "store")  # connections stay in the thread that opened them
         try:
-            loop = asyncio.get_running_loop()
-            connection = await loop.run_in_executor(thread, _connected, url)
-            return await loop.run_in_executor(thread, cls, connection, thread, exclusive, here)
+            connection = await thread.run(partial(_connected, url))
+            return await thread.run(partial(cls, connection, thread, exclusive, here))
         except BaseException:
-            thread.shutdown(wait=False)
+            thread.close()
             raise
 
     async def close(self) -> None:
         """Finish what was asked before, then disconnect."""
         await self._call(_disconnect)
-        self._thread.shutdown(wait=False)
+        self._thread.close()
 
     async def insert(
         self, sandbox: Sandbox, claim: Claim | None = None, limits: Limits | None = None
@@ -88,7 +86,8 @@ class Store:
     async def get(self, sandbox_id: str) -> Sandbox | None:
         """The sandbox, None when there is none (any more)."""
         if self._latest is not None:
-            return self._latest.get(sandbox_id)
+            known = self._latest.get(sandbox_id)
+            return known.sandbox if known else None
         return await self._call(self._read, sandbox_id)
 
     async def update(self, sandbox_id: str, change: Change) -> Sandbox | None:
@@ -152,31 +151,30 @@ class Store:
     ) -> Claim | None:
         holder = _insert(connection, sandbox, claim, limits)
         if holder is None:
-            self._note(sandbox.id, sandbox)
+            self._note(sandbox.id, Record(sandbox, _FIRST_VERSION))
         return holder
 
     def _read(self, connection: sa.Connection, sandbox_id: str) -> Sandbox | None:
-        record = _read(connection, sandbox_id)
-        return self._note(sandbox_id, record.sandbox if record else None)
+        return self._note(sandbox_id, _read(connection, sandbox_id))
 
     def _update(self, connection: sa.Connection, sandbox_id: str, change: Change) -> Sandbox | None:
-        return self._note(sandbox_id, _update(connection, sandbox_id, change, self.outbox))
+        known = self._latest.get(sandbox_id) if self._latest else None
+        return self._note(sandbox_id, _update(connection, sandbox_id, change, known, self.outbox))
 
     def _remove(self, connection: sa.Connection, tombstone: Tombstone, release_claim: bool) -> None:
         _remove(connection, tombstone, release_claim, self.outbox)
         self._note(tombstone.sandbox_id, None)
 
-    def _note(self, sandbox_id: str, sandbox: Sandbox | None) -> Sandbox | None:
-        if self._latest is not None and sandbox is None:
+    def _note(self, sandbox_id: str, record: Record | None) -> Sandbox | None:
+        if self._latest is not None and record is None:
             self._latest.pop(sandbox_id, None)
-        elif self._latest is not None and sandbox is not None:
-            self._latest[sandbox_id] = sandbox
-        return sandbox
+        elif self._latest is not None and record is not None:
+            self._latest[sandbox_id] = record
+        return record.sandbox if record else None
 
     async def _call(self, work: Callable[..., T], *args: Any) -> T:
-        loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._thread, work, self._connection, *args)
+            return await self._thread.run(partial(work, self._connection, *args))
         except sa.exc.OperationalError as error:
             raise Unavailable(
                 f"the store cannot do its work: {error.orig}",
@@ -218,7 +216,7 @@ def _insert(connection: sa.Connection, sandbox: Sandbox, claim: Claim | None, li
                 return holder
             if not limits.none:
                 check_quota(limits, keys.held(connection, sandbox.owner), sandbox.spec.resources)
-            connection.execute(sql.INSERT, {**codec.to_row(sandbox), "version": 1})
+            connection.execute(sql.INSERT, {**codec.to_row(sandbox), "version": _FIRST_VERSION})
             _write_labels(connection, sandbox)
             if claim:
                 _write_claim(connection, claim, sandbox.created_at)
@@ -246,21 +244,25 @@ def _write_labels(connection: sa.Connection, sandbox: Sandbox) -> None:
         connection.execute(sql.INSERT_LABELS, rows)
 
 
-def _update(connection: sa.Connection, sandbox_id: str, change: Change, told: Outbox) -> Sandbox | None:
+def _update(
+    connection: sa.Connection, sandbox_id: str, change: Change, known: Record | None, told: Outbox
+) -> Record | None:
+    """The record after the change. What is `known` is not read: its version tells whether it is true."""
     while True:
         with engine.writing(connection):
-            record = _row(connection, sandbox_id)
+            record = known or _row(connection, sandbox_id)
             if record is None:
                 return None
             changed = change(record.sandbox)
             if changed is record.sandbox:
-                return changed
+                return record
             if not _replace(connection, record, changed):
+                known = None
                 continue
             owed = told.note(connection, record.sandbox, changed)
         if owed:
             told.committed()
-        return changed
+        return Record(changed, record.version + 1)
 
 
 def _replace(connection: sa.Connection, record: Record, changed: Sandbox) -> bool:
@@ -325,9 +327,12 @@ def _conditions(query: Query) -> list[sa.ColumnElement[bool]]:
 
 
 def _all(connection: sa.Connection, here: str) -> tuple[Sandbox, ...]:
+    return tuple(record.sandbox for record in _records(connection, here))
+
+
+def _records(connection: sa.Connection, here: str) -> tuple[Record, ...]:
     with connection.begin():
-        rows = connection.execute(sql.READ_ALL, {"here": here}).mappings()
-        return tuple(codec.from_row(row).sandbox for row in rows)
+        return tuple(map(codec.from_row, connection.execute(sql.READ_ALL, {"here": here}).mappings()))
 
 
 def _counts(connection: sa.Connection, here: str) -> dict[tuple[str, str], int]:

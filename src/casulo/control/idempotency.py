@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright the Casulo authors
+"""Idempotency keys: what is one, how it is stored, and the refusal of one that stands for something else."""
+
+from __future__ import annotations
+
+import hashlib
+
+from casulo.model.errors import Code, Conflict, InvalidRequest
+from casulo.model.keys import Caller
+
+MAX_KEY_LENGTH = 255
+
+
+def check_key(key: str) -> None:
+    """InvalidRequest for what is no key."""
+    if not key or len(key) > MAX_KEY_LENGTH or not key.isprintable():
+        raise InvalidRequest(
+            f"the idempotency key must have 1 to {MAX_KEY_LENGTH} printable characters",
+            code=Code.INVALID_PARAMETER,
+            hint="a random UUID is a good key",
+        )
+
+
+def key_of(caller: Caller, key: str) -> str:
+    """The key as it is stored: two owners may use the same one for two sandboxes."""
+    return f"{caller.owner}/{hashlib.sha256(key.encode()).hexdigest()}" if caller.owner else key
+
+
+def key_conflict(why: str) -> Conflict:
+    """The key cannot be used for this request."""
+    return Conflict(
+        f"the idempotency key {why}",
+        code=Code.IDEMPOTENCY_CONFLICT,
+        hint="use a new key for a new sandbox",
+    )
