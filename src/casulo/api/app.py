@@ -59,8 +59,8 @@ def create_app(settings: Settings, lifecycle: Lifecycle) -> FastAPI:
     )
     app.state.application = Application(settings, lifecycle, measures, tokens)
     errors.install(app)
-    app.include_router(openapi.documented_routes())
-    app.include_router(openapi.versioned_routes(), include_in_schema=False)
+    for router, prefix in openapi.served_routes():
+        app.include_router(router, prefix=prefix)
     app.openapi = openapi.schema  # type: ignore[method-assign]
     keys = KeyCheck(settings.server.api_key, lifecycle.keys)
     app.add_middleware(Edge, keys=keys, proxy=proxy, peers=peers, record=record)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -26,6 +27,9 @@ from casulo.api.routes import (
     templates,
 )
 
+_VERSIONED = (sandboxes, forks, policies, snapshots, diagnostics, keys, pools, templates, system)
+"""Their routes are served below `/v1` and without it."""
+
 _DESCRIPTION = (
     "Lifecycle of sandboxes. Every path is also served without `/v1`. Any port of a sandbox is reached at "
     "`/v1/sandboxes/{id}/proxy/{port}/{path}` with every method, and as a WebSocket. Programs there see "
@@ -39,17 +43,20 @@ def documented_routes() -> APIRouter:
     router = _router()
     router.include_router(system.open_router)
     router.include_router(metrics.router)
-    router.include_router(versioned_routes(), prefix="/v1")
+    for module in _VERSIONED:
+        router.include_router(module.router, prefix="/v1")
     router.include_router(system.v1_router, prefix="/v1")
     return router
 
 
-def versioned_routes() -> APIRouter:
-    """The routes that are served below `/v1` and without it."""
-    router = _router()
-    for module in (sandboxes, forks, policies, snapshots, diagnostics, keys, pools, templates, system):
-        router.include_router(module.router)
-    return router
+def served_routes() -> Iterator[tuple[APIRouter, str]]:
+    """Every router with its prefix, the busiest first. Not nested: each level of nesting is searched anew."""
+    for prefix in ("/v1", ""):
+        for module in _VERSIONED:
+            yield module.router, prefix
+    yield system.v1_router, "/v1"
+    yield system.open_router, ""
+    yield metrics.router, ""
 
 
 @cache

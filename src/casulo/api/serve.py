@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import signal
 import socket
 import sys
@@ -35,6 +36,8 @@ _NO_LIMIT = sys.maxsize
 _KEEP_ALIVE_SECONDS = 75
 _GRACE_SECONDS = 3
 _PING_SECONDS = 30.0
+_ALLOCATIONS = 10_000
+"""Between two looks for garbage in cycles; Python's 700 would make it several for each request."""
 
 _MIGRATE = "`osb store migrate` takes it along"
 _ANEW = "name the right store; or delete `server-id` in the data directory to begin with nothing"
@@ -236,6 +239,7 @@ class _Server(uvicorn.Server):
         """Listen, then say so."""
         await super().startup(sockets)
         if self.started:
+            _keep_modules_out_of_collections()
             self._announce()
 
     def stop(self) -> None:
@@ -260,6 +264,13 @@ def _on_signal(action: Callable[[], object]) -> Iterator[None]:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+def _keep_modules_out_of_collections() -> None:
+    """What was loaded until now stays; looking through all of it again would stop every answer meanwhile."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS, *gc.get_threshold()[1:])
 
 
 def _announce(settings: Settings, home: Home, url: str) -> None:
