@@ -62,14 +62,20 @@ def build(root: Path) -> bool:
 
 
 def compile_compat(source: Path, target: Path) -> None:
-    """The library that old releases of gVisor need, where there is a C compiler; for this processor only."""
+    """What is written in C, where there is a compiler, for this processor only.
+
+    The library that old releases of gVisor need, and the program that starts others in control groups.
+    """
     compiler = shutil.which("cc")
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine())
     if compiler is None or architecture is None:
         return
-    output = target / f"statx-linux-{architecture}.so"
-    flags = ["-shared", "-fPIC", "-Os", "-nostdlib", "-s", "-Wl,--build-id=none"]
-    subprocess.run([compiler, *flags, "-o", str(output), "compat/statx.c"], cwd=source, check=True)
+    common = ["-Os", "-nostdlib", "-s", "-Wl,--build-id=none"]
+    library = [*common, "-shared", "-fPIC", "-o", str(target / f"statx-linux-{architecture}.so")]
+    program = [*common, "-static", "-fno-pic", "-no-pie", "-ffreestanding", "-fno-stack-protector"]
+    program += ["-o", str(target / f"enter-linux-{architecture}")]
+    subprocess.run([compiler, *library, "compat/statx.c"], cwd=source, check=True)
+    subprocess.run([compiler, *program, "compat/enter.c"], cwd=source, check=True)
 
 
 def compile_program(go: str, source: Path, output: Path, version: str) -> None:

@@ -54,6 +54,8 @@ class _MountAttributes(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns"))
 
 
+_SMALL = 64 * 1024
+
 _libc = ctypes.CDLL(None, use_errno=True)
 T = TypeVar("T")
 
@@ -200,6 +202,27 @@ def in_own_thread(work: Callable[[], T]) -> T:
     return outcome[0]
 
 
+def read_file(path: str | os.PathLike[str]) -> str:
+    """A small file that is read in one go, as those of /proc are. Half the calls of `Path.read_text`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _SMALL).decode(errors="surrogateescape")
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: str | os.PathLike[str], text: str, flags: int = 0, mode: int = 0o644) -> None:
+    """Write into a file with one call, as those of /proc and /sys want it; `flags` may create it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, mode)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+NEW_FILE = os.O_CREAT | os.O_TRUNC
+
+
 def has_capability(name: str) -> bool:
     """Whether this process holds the capability effectively."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -214,7 +237,7 @@ def start_time(pid: int) -> int | None:
     Together with the number it names a process for good, since numbers are used again.
     """
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = read_file(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = stat.rpartition(")")[2].split()

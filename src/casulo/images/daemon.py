@@ -38,6 +38,12 @@ def execd_binary(architecture: str) -> Path:
     return path
 
 
+def entering_program(architecture: str) -> Path | None:
+    """The program that starts others in control groups; None where it was not built. A shell does it too."""
+    path = _FOLDER / f"enter-linux-{architecture}"
+    return path if path.exists() else None
+
+
 def statx_library(architecture: str) -> Path | None:
     """What old releases of gVisor preload into programs; None where it was not built."""
     path = _FOLDER / f"statx-linux-{architecture}.so"

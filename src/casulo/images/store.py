@@ -228,7 +228,11 @@ class ImageStore:
 
     async def release(self, holder: str) -> None:
         """End a hold. Idempotent."""
-        await asyncio.to_thread(self._shelf.release, holder)
+        await asyncio.to_thread(self.release_now, holder)
+
+    def release_now(self, holder: str) -> None:
+        """`release` for a thread that may block."""
+        self._shelf.release(holder)
 
     async def release_all_but(self, live: Collection[str]) -> None:
         """After a restart: end the holds of this owner's holders that are not in `live`."""

@@ -9,6 +9,7 @@ and removes what an earlier one left. A slot is used by one sandbox and never ag
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -247,25 +248,24 @@ def _address_again(slot: Slot, namespace: int) -> None:
 
 def _guest_settings() -> None:
     """Kernel settings of the new namespace; /proc/self/net follows the thread, /proc/sys too."""
-    sysctl = Path("/proc/sys/net")
-    if (sysctl / "ipv6").exists():
-        (sysctl / "ipv6/conf/default/disable_ipv6").write_text("1")
-        (sysctl / "ipv6/conf/all/disable_ipv6").write_text("1")
+    sysctl = "/proc/sys/net"
+    if os.path.exists(f"{sysctl}/ipv6"):
+        linux.write_file(f"{sysctl}/ipv6/conf/default/disable_ipv6", "1")
+        linux.write_file(f"{sysctl}/ipv6/conf/all/disable_ipv6", "1")
         # ::1 stays, since programs that listen on "localhost" may choose it.
-        (sysctl / "ipv6/conf/lo/disable_ipv6").write_text("0")
+        linux.write_file(f"{sysctl}/ipv6/conf/lo/disable_ipv6", "0")
     # The sandbox's root has no rights over this namespace, yet expects port 80 and ping to work.
-    (sysctl / "ipv4/ip_unprivileged_port_start").write_text("0")
-    (sysctl / "ipv4/ping_group_range").write_text("0 65535")
+    linux.write_file(f"{sysctl}/ipv4/ip_unprivileged_port_start", "0")
+    linux.write_file(f"{sysctl}/ipv4/ping_group_range", "0 65535")
 
 
 def set_up_host_side(slot: Slot) -> None:
     """Give the host's interface of a slot its address and settings."""
-    conf = Path("/proc/sys/net/ipv4/conf") / slot.interface
-    (conf / "rp_filter").write_text("1")
-    (conf / "forwarding").write_text("1")
-    ipv6 = Path("/proc/sys/net/ipv6/conf") / slot.interface / "disable_ipv6"
-    if ipv6.exists():
-        ipv6.write_text("1")
+    conf = f"/proc/sys/net/ipv4/conf/{slot.interface}"
+    linux.write_file(f"{conf}/rp_filter", "1")
+    linux.write_file(f"{conf}/forwarding", "1")
+    with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
+        linux.write_file(f"/proc/sys/net/ipv6/conf/{slot.interface}/disable_ipv6", "1")
     index = socket.if_nametoindex(slot.interface)
     with Links() as links:
         links.add_address(index, slot.gateway, _PREFIX)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import http.client
 import os
 import secrets
 import shutil
@@ -328,7 +327,7 @@ def _ask(handle: Handle, process: tuple[int, int], grace_seconds: float) -> None
     processtree.resume(process[0])
     try:
         endings.ask(handle, grace_seconds)
-    except (OSError, http.client.HTTPException) as error:
+    except OSError as error:
         _log.info("fake_runtime.not_asked", port=handle.port, error=str(error))
         return
     watch.await_end(*process, grace_seconds + endings.ASK_TIMEOUT_SECONDS)

@@ -101,12 +101,27 @@ def test_seccomp_program_is_whole_instructions() -> None:
     assert 100 < len(raw) // 8 < 4096
 
 
+def test_a_ready_made_program_stands_beside_a_profile_that_allows_nothing() -> None:
+    plain, ready = bundle().config(), bundle(seccomp_program="AAAA").config()
+    assert not plain["annotations"]
+    assert plain["linux"]["seccomp"]["syscalls"]
+    assert ready["annotations"] == {seccomp.PROGRAM_KEY: "AAAA"}
+    assert ready["linux"]["seccomp"]["syscalls"] == []
+    assert ready["linux"]["seccomp"]["defaultAction"] == "SCMP_ACT_ERRNO"
+
+
 def test_hybrid_layout_is_recognised() -> None:
     layout = cgroups.parse_mounts(HYBRID)
     assert layout.mode == "hybrid"
     assert layout.v1["memory"] == Path("/sys/fs/cgroup/memory")
     assert layout.v1["cpu"] == layout.v1["cpuacct"] == Path("/sys/fs/cgroup/cpu,cpuacct")
     assert layout.v2 == Path("/sys/fs/cgroup/unified")
+    group = cgroups.Group(layout, "casulo/i/one")
+    assert "freezer" not in group.v1_paths, "version 2 freezes"
+    files, folder = group.own_entrances()
+    assert layout.v1["pids"] / "casulo/i/one/tasks" in files
+    assert folder == layout.v2 / "casulo/i/one/daemon"
+    assert {path.name for path in group.entrances()} == {"cgroup.procs"}
 
 
 def test_every_tree_is_found_for_cleaning_up() -> None:
@@ -139,6 +154,7 @@ def test_v2_groups_on_a_directory_tree(tmp_path: Path) -> None:
     assert (box / "run/pids.max").read_text() == "32"
     assert (box / "daemon/cgroup.procs").read_text() == "7"
     assert group.entrances() == [box / "cgroup.procs"]
+    assert group.own_entrances() == ([], box)
     assert group.visible() == {"/sys/fs/cgroup": box}
 
 

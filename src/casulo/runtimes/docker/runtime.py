@@ -9,7 +9,6 @@ sandbox's id, so this object keeps nothing that a restart could lose.
 from __future__ import annotations
 
 import asyncio
-import http.client
 import os
 import secrets
 from collections.abc import Mapping
@@ -327,7 +326,7 @@ class DockerRuntime:
             async with asyncio.timeout(grace_seconds + endings.ASK_TIMEOUT_SECONDS):
                 with explained("wait for the container's end"):
                     await self._engine.container(name).wait()
-        except (CasuloError, OSError, http.client.HTTPException, TimeoutError) as error:
+        except (CasuloError, OSError, TimeoutError) as error:
             _log.info("stop.not_asked", host=handle.host, error=str(error))
 
     async def _remove(self, name: str) -> None:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from casulo import linux
 from casulo.model.errors import Code, RuntimeFailure, Unsupported
 from casulo.model.sandbox import Resources
 
@@ -34,7 +35,6 @@ DAEMON_RESERVE = 64
 
 CPU_PERIOD_US = 100_000
 _LIMITING = ("memory", "pids", "cpu")
-_OURS = ("user", "daemon", "run")
 _V1_WANTED = (*_LIMITING, "cpuacct", "freezer")
 
 
@@ -94,8 +94,9 @@ class Group:
 
     @cached_property
     def v1_paths(self) -> dict[str, Path]:
-        """This sandbox's directory in each v1 tree."""
-        return {controller: point / self.name for controller, point in self.layout.v1.items()}
+        """This sandbox's directory in each v1 tree that is needed: v2 freezes without a controller."""
+        wanted = [name for name in self.layout.v1 if name != "freezer" or self.layout.v2 is None]
+        return {name: self.layout.v1[name] / self.name for name in wanted}
 
     @cached_property
     def v2_path(self) -> Path | None:
@@ -112,11 +113,11 @@ class Group:
             _write(path, value)
 
     def _create_v2(self, path: Path, owner: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         if self.layout.mode == "v2":
+            path.parent.mkdir(parents=True, exist_ok=True)
             _hand_down(path.parent, {*_LIMITING})
         for folder in (path, path / "daemon", path / "run"):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         # The kernel asks for write access at the common ancestor of both ends of a move.
         for delegated in (path / "cgroup.procs", path / "run", path / "run" / "cgroup.procs"):
             os.chown(delegated, owner, owner)
@@ -143,11 +144,21 @@ class Group:
         yield v1["pids"] / "user" / "pids.max", str(resources.pids)
 
     def entrances(self) -> list[Path]:
-        """The `cgroup.procs` files that the OCI runtime's process must be written to."""
+        """The `cgroup.procs` files that a process is written to."""
         paths = [*self.v1_paths.values()]
         if self.v2_path:
             paths.append(self.v2_path if self.layout.mode == "v2" else self.v2_path / "daemon")
         return [path / "cgroup.procs" for path in dict.fromkeys(paths)]
+
+    def own_entrances(self) -> tuple[list[Path], Path | None]:
+        """How a process of one thread comes in: v1 files to which it writes 0, and the v2 group to begin in.
+
+        To move one thread of a v1 tree, the kernel need not hold up every other process of the machine,
+        as it does to move whole processes.
+        """
+        files = [path / "tasks" for path in dict.fromkeys(self.v1_paths.values())]
+        folder = self.v2_path and (self.v2_path if self.layout.mode == "v2" else self.v2_path / "daemon")
+        return files, folder
 
     def settle(self, pid: int, resources: Resources) -> None:
         """On v2, move the started daemon aside and limit what it will start.
@@ -193,7 +204,7 @@ class Group:
         """Whether the group was frozen; False when it does not exist."""
         try:
             if self.v2_path:
-                return (self.v2_path / "cgroup.freeze").read_text().strip() == "1"
+                return linux.read_file(self.v2_path / "cgroup.freeze").strip() == "1"
             return (self.v1_paths["freezer"] / "freezer.state").read_text().strip() != "THAWED"
         except FileNotFoundError:
             return False
@@ -241,8 +252,10 @@ class Group:
         """Kill what is left and delete the groups. Idempotent."""
         self.kill() if self.exists() else None
         deadline = time.monotonic() + timeout_seconds
-        for path in [*self.v1_paths.values(), *([self.v2_path] if self.v2_path else [])]:
-            _remove_tree(path, deadline)
+        for controller, path in self.v1_paths.items():
+            _remove_tree(path, ("user",) if controller == "pids" else (), deadline)
+        if self.v2_path:
+            _remove_tree(self.v2_path, ("daemon", "run"), deadline)
 
     def exists(self) -> bool:
         """Whether any of the groups is there."""
@@ -287,7 +300,7 @@ def _hand_down(folder: Path, controllers: set[str]) -> None:
 
 def _write(path: Path, value: str) -> None:
     try:
-        path.write_text(value)
+        linux.write_file(path, value, os.O_CREAT)
     except OSError as error:
         raise RuntimeFailure(f"write {value!r} to {path}: {error.strerror}") from error
 
@@ -300,10 +313,10 @@ def _wait_for(path: Path, wanted: str, timeout_seconds: float) -> None:
         time.sleep(0.001)
 
 
-def _remove_tree(path: Path, deadline: float) -> None:
+def _remove_tree(path: Path, ours: tuple[str, ...], deadline: float) -> None:
     """The groups that we made ourselves go without a look at the many files of each."""
     try:
-        for name in _OURS:
+        for name in ours:
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(f"{path}/{name}")
         os.rmdir(path)

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -22,15 +23,13 @@ from pathlib import Path
 from casulo import linux
 from casulo.images.removal import remove_tree
 from casulo.model.errors import Code, RuntimeFailure, TimedOut
-from casulo.runtimes.local import engines, graceperiods, gvisor, mounting, rootless
+from casulo.runtimes.local import engines, entering, graceperiods, gvisor, mounting, rootless
 from casulo.runtimes.local.bundle import Bundle
 from casulo.runtimes.local.cgroups import Group
 from casulo.runtimes.local.engines import Engine
+from casulo.runtimes.local.entering import SEALED, Doors
 from casulo.runtimes.local.host import Host
 from casulo.runtimes.local.mounting import VolumeMount
-
-# Each descriptor is a cgroup.procs file; 0 stands for the process that writes.
-_ENTER_GROUPS = 'for fd in $1; do echo 0 > "/proc/self/fd/$fd" || exit 125; done; shift; exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ class Folder:
     def noted_process(self) -> tuple[int, int] | None:
         """What `note_process` wrote, if it did."""
         try:
-            told = json.loads(self.process.read_text())
+            told = json.loads(linux.read_file(self.process))
         except FileNotFoundError:
             return None
         return int(told["pid"]), int(told["started"])
@@ -199,16 +198,16 @@ class Container:
             config = replace(self.bundle, binds=binds).config()
             (self.folder.path / "config.json").write_text(json.dumps(config))
         with contextlib.ExitStack() as stack:
-            entrances = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in self.group.entrances()]
-            for descriptor in entrances:
-                stack.callback(os.close, descriptor)
+            doors = stack.enter_context(entering.doors(self.group))
             log = stack.enter_context(self.folder.daemon_log.open("ab"))
-            more = stack.enter_context(graceperiods.roomy_tables()) if self.engine.is_gvisor else []
-            process = linux.in_own_thread(lambda: self._launch(boot.fileno(), log.fileno(), entrances, more))
-        _await(process, self.engine, self.folder, timeout)
-        return int(self.folder.pid.read_text())
+            passed = {boot.fileno(): 0, log.fileno(): 1}
+            if self.engine.is_gvisor:
+                passed |= {more: more for more in stack.enter_context(graceperiods.roomy_tables())}
+            pid = linux.in_own_thread(lambda: self._launch(passed, doors))
+        _await(pid, self.engine, self.folder, timeout)
+        return int(linux.read_file(self.folder.pid))
 
-    def _launch(self, boot: int, log: int, entrances: list[int], more: list[int]) -> subprocess.Popen[bytes]:
+    def _launch(self, passed: dict[int, int], doors: Doors) -> int:
         names = (self.folder.path.name, self.folder.path, self.folder.pid)
         inner = self.engine.restore(*names, self.memory) if self.memory else self.engine.run(*names)
         if self.host.rootless:
@@ -217,10 +216,10 @@ class Container:
             os.chdir(self.folder.path)
         else:
             self._assemble()
-        groups = " ".join(map(str, entrances))
-        command = ["/bin/sh", "-c", _ENTER_GROUPS, "sh", groups, *inner]
-        passed = [*entrances, *more]
-        return subprocess.Popen(command, stdin=boot, stdout=log, stderr=log, pass_fds=passed)
+        if self.engine.seals_itself and (sealed := SEALED.of(self.engine.program)) is not None:
+            inner[inner.index(str(self.engine.program))] = f"/proc/self/fd/{sealed}"
+            passed = {**passed, sealed: sealed}
+        return doors.start(inner, passed)
 
     def _assemble(self) -> None:
         host = self.host
@@ -256,12 +255,12 @@ class Container:
         return f"lowerdir={lower},upperdir=upper,workdir=work{untrusting}"
 
 
-def _await(process: subprocess.Popen[bytes], engine: Engine, folder: Folder, timeout: float) -> None:
+def _await(pid: int, engine: Engine, folder: Folder, timeout: float) -> None:
     try:
-        code = _waited(process, timeout)
+        code = _waited(pid, timeout)
     except TimeoutError as error:
-        process.kill()
-        process.wait()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
         raise TimedOut(
             f"{engine.name} did not start the container within {timeout:g} s",
             code=Code.SANDBOX_START_TIMEOUT,
@@ -276,9 +275,9 @@ def _await(process: subprocess.Popen[bytes], engine: Engine, folder: Folder, tim
         )
 
 
-def _waited(process: subprocess.Popen[bytes], timeout: float) -> int:
-    """Its exit code as soon as it has one: `Popen.wait` with a timeout looks only now and then."""
-    descriptor = os.pidfd_open(process.pid)
+def _waited(pid: int, timeout: float) -> int:
+    """Its exit code as soon as it has one; negative, the number of the signal that ended it."""
+    descriptor = os.pidfd_open(pid)
     try:
         poller = select.poll()
         poller.register(descriptor, select.POLLIN)
@@ -286,7 +285,7 @@ def _waited(process: subprocess.Popen[bytes], timeout: float) -> int:
             raise TimeoutError
     finally:
         os.close(descriptor)
-    return process.wait()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def forget(host: Host, sandbox_id: str) -> None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from casulo.images.removal import remove_tree
 from casulo.model.sandbox import Resources
+from casulo.runtimes.local import seccomp
 
 NAMES = ("crun", "runc", "runsc")
 _RUNSC_MIDDLE = "_sandbox:"
@@ -42,6 +45,16 @@ class Engine:
     def is_gvisor(self) -> bool:
         """Whether sandboxes get a kernel of their own, which knows neither our cgroups nor our seccomp."""
         return self.name == "runsc"
+
+    @property
+    def seals_itself(self) -> bool:
+        """Whether it starts anew from a sealed copy of itself, unless it runs from one."""
+        return self.name == "crun"
+
+    @property
+    def takes_filters(self) -> bool:
+        """Whether it knows the annotation with a ready-made seccomp program."""
+        return self.name == "crun" and _mentions(self.program, seccomp.PROGRAM_KEY)
 
     def on_host(self, resources: Resources) -> Resources:
         """The limits of everything on the host that a sandbox with these limits consists of."""
@@ -84,13 +97,15 @@ class Engine:
             if self.is_gvisor:
                 path.unlink(missing_ok=True)
             else:
-                shutil.rmtree(path, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    remove_tree(path)
 
     def _traces(self, sandbox_id: str) -> Iterator[Path]:
         if self.is_gvisor:
-            yield from self.state.glob(f"{sandbox_id}{_RUNSC_MIDDLE}*")
-        elif (self.state / sandbox_id).exists():
-            yield self.state / sandbox_id
+            start = f"{sandbox_id}{_RUNSC_MIDDLE}"
+            yield from (self.state / name for name in os.listdir(self.state) if name.startswith(start))
+        elif os.path.lexists(place := f"{self.state}/{sandbox_id}"):
+            yield Path(place)
 
     def _call(self, command: str) -> list[str]:
         # gVisor's file server becomes our child when runsc ends. A session of its own tells it from
@@ -116,14 +131,19 @@ def _options(name: str, platform: str) -> tuple[str, ...]:
 
 def known(run: Path) -> list[Engine]:
     """Engines, wanted or not, that may hold containers of this server."""
-    found = [(name, _program(name)) for name in NAMES if (run / name).is_dir()]
-    return [engine(Path(path), run) for _, path in found if path]
+    found = [_program(name) for name in NAMES if os.path.isdir(f"{run}/{name}")]
+    return [engine(Path(path), run) for path in found if path]
 
 
 @functools.cache
 def _program(name: str) -> str | None:
     """Asked at every removal, and the answer takes a look at each folder of PATH."""
     return shutil.which(name)
+
+
+@functools.cache
+def _mentions(program: Path, word: str) -> bool:
+    return word.encode() in program.read_bytes()
 
 
 def traces(run: Path) -> set[str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from casulo import linux
 from casulo.model.errors import Code, RuntimeFailure
 from casulo.model.policy import NetworkPolicy
 from casulo.model.sandbox import EXECD_PORT
@@ -136,7 +137,7 @@ class RoutedNetwork:
     def attach(self, folder: Folder, policy: NetworkPolicy | None) -> Attachment:
         """Take a slot; its number is written down before it is used."""
         slot = self._slots.take()
-        folder.slot.write_text(str(slot.index))
+        linux.write_file(folder.slot, str(slot.index), linux.NEW_FILE)
         resolver = None
         if policy is not None:
             self.police(folder, policy)
@@ -260,6 +261,6 @@ class SocketNetwork:
 def slot_of(folder: Folder) -> int | None:
     """The slot that a sandbox holds; None when it took none yet, or wrote it half."""
     try:
-        return int(folder.slot.read_text())
+        return int(linux.read_file(folder.slot))
     except (FileNotFoundError, ValueError, NotADirectoryError):
         return None

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from casulo import linux
 from casulo.images import daemon, reference, view
 from casulo.images import host as host_image
 from casulo.images.config import ImageConfig, combine
@@ -165,7 +166,7 @@ class Roots:
             # It is one cable away: what it does not answer at once was lost, perhaps with its process.
             own["resolv.conf"] = f"nameserver {resolver}\noptions timeout:2 attempts:3\n"
         for name, text in {**root.names, **own}.items():
-            (etc / name).write_text(text)
+            linux.write_file(etc / name, text, linux.NEW_FILE)
             os.chown(etc / name, *self.ids.owner(0, 0, b"/etc"))
 
     def own_directory(self, root: Root, upper: Path, name: str, mode: int) -> bool:
@@ -181,11 +182,11 @@ class Roots:
         os.chown(upper / name, *self.ids.owner(0, 0, name.encode()))
         return True
 
-    async def release(self, sandbox_id: str) -> None:
-        """Let image and snapshot go. Idempotent."""
+    def release(self, sandbox_id: str) -> None:
+        """Let image and snapshot go. Idempotent; blocks."""
         self._provided.pop(sandbox_id, None)
-        await asyncio.to_thread(self._shelf.release, sandbox_id)
-        await self._store.release(sandbox_id)
+        self._shelf.release(sandbox_id)
+        self._store.release_now(sandbox_id)
 
     def _host_root(self, spec: Spec, over: tuple[Path, ...] = ()) -> Root:
         image = self._host_image

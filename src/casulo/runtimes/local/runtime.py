@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +34,7 @@ from casulo.runtimes.local import (
     checkpoints,
     container,
     engines,
+    entering,
     host,
     roots,
     stopping,
@@ -52,6 +52,7 @@ from casulo.runtimes.local.starting import Started, Starter
 from casulo.runtimes.local.stirring import Stirrer
 from casulo.runtimes.local.volumes import LocalVolumes
 from casulo.runtimes.policing import HostEgress, host_egress
+from casulo.workers import Workers
 
 T = TypeVar("T")
 WORKERS = 64
@@ -79,11 +80,12 @@ class LocalRuntime:
         self._image_settings = images or ImagesSettings()
         self._start_timeout = start_timeout_seconds
         self._volumes = LocalVolumes(data, allowed_host_paths)
-        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="local")
+        self._pool = Workers(WORKERS, "local")
         self._watch = watch.Watch(self._ended)
         self._bucket_watch = watch.Watch(buckets.told_ended)
         self._wanted = asyncio.Event()
         self._refill: asyncio.Task[None] | None = None
+        self._stirrer: Stirrer | None = None
         self.pause: LocalPause | None = None
         self.parking: LocalParking | None = None
         self.snapshots: LocalSnapshots | None = None
@@ -134,8 +136,9 @@ class LocalRuntime:
         self._network: Network = (
             SocketNetwork() if prepared.rootless else RoutedNetwork(self._settings, prepared, self._policing)
         )
-        self._stirrer = Stirrer(prepared.layout, prepared.cgroup_parent)
-        self._stirrer.open()
+        if entering.holds_up(prepared.layout):
+            self._stirrer = Stirrer(prepared.layout, prepared.cgroup_parent)
+            self._stirrer.open()
         self._network.open([Folder(path) for path in prepared.sandboxes.iterdir()])
         self._daemon = daemon.install(prepared.programs / "daemon", daemon.host_architecture())
 
@@ -162,10 +165,11 @@ class LocalRuntime:
         self._bucket_watch.close()
         await self._roots.close()
         await self._run(self._give_back)
-        self._pool.shutdown()
+        self._pool.close()
 
     def _give_back(self) -> None:
-        self._stirrer.close()
+        if self._stirrer:
+            self._stirrer.close()
         last = not self._traces()
         self._network.close(last)
         if last:
@@ -191,7 +195,8 @@ class LocalRuntime:
             raise
 
     async def _undone_on_error(self, sandbox_id: str, work: Callable[[], T]) -> T:
-        self._stirrer.stir()
+        if self._stirrer:
+            self._stirrer.stir()
         try:
             return await self._finish(work)
         except BaseException:
@@ -224,10 +229,15 @@ class LocalRuntime:
         if self.parking:
             self.parking.forget(sandbox_id)
         try:
-            return await self._run(functools.partial(self._destroy, sandbox_id, handle, grace_seconds))
+            return await self._run(functools.partial(self._destroyed, sandbox_id, handle, grace_seconds))
         finally:
             await self._network.unpublish(self._folder(sandbox_id))
-            await self._roots.release(sandbox_id)
+
+    def _destroyed(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
+        try:
+            return self._destroy(sandbox_id, handle, grace_seconds)
+        finally:
+            self._roots.release(sandbox_id)
 
     def _destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
         folder = self._folder(sandbox_id)
@@ -312,4 +322,4 @@ class LocalRuntime:
         return Folder(self._host.sandboxes / sandbox_id)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return await self._pool.run(work)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import functools
 import tempfile
 from typing import Any, ClassVar
 
@@ -21,6 +22,9 @@ _NAMESPACE_FLAGS = 0x7E020000
 
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """Linux, 32-bit and uname26 variants, and the query; not the ones that weaken address layout."""
+
+PROGRAM_KEY = "run.oci.seccomp_bpf_data"
+"""The annotation in which crun takes a ready-made program."""
 
 _ENOSYS = 38
 _ARCHITECTURES = {"amd64": "SCMP_ARCH_X86_64", "arm64": "SCMP_ARCH_AARCH64"}
@@ -76,6 +80,7 @@ _NESTING = "mount mount_setattr move_mount open_tree setns umount2"
 _NEW_USER_NAMESPACE = 0x10000000
 
 
+@functools.cache
 def profile(architecture: str, *, clone3: bool, nesting: bool = False) -> dict[str, Any]:
     """The OCI `linux.seccomp` object for `amd64` or `arm64`; 32-bit calls end the process.
 

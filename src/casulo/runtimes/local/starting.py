@@ -240,7 +240,7 @@ class Starter:
             id_base=self._host.id_base,
             cgroup_name=group.name,
             max_open_files=self._host.max_open_files,
-            seccomp_program=self._filters[nesting],
+            seccomp_program=self._filters[nesting] if engine.takes_filters else None,
         )
 
     def _for_gvisor(self, root: Root, folder: Folder, engine: Engine) -> list[Bind]:

@@ -3,10 +3,10 @@
 """Keeping the kernel ready to move processes between control groups while creates go on.
 
 The first such move after a rest waits for an RCU grace period, 8 to 15 ms on a small machine and
-half of a container's start; moves that follow within one do not. Every start has to make one. So
-from the beginning of a create until a moment after it, a process that does nothing is moved to and
-fro, which costs about 2 % of a core. (The kernel's own cure, the mount option favordynmods, would
-change the whole machine.)
+half of a container's start; moves that follow within one do not. On hosts of cgroup v2 every start has
+to make one, and on hybrid ones where `entering` lacks its helper. So there, from the beginning of a
+create until a moment after it, a process that does nothing is moved to and fro, which costs about 2 %
+of a core. (The kernel's own cure, the mount option favordynmods, would change the whole machine.)
 """
 
 from __future__ import annotations

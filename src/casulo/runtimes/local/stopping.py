@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import http.client
 from pathlib import Path
 
 import structlog
@@ -27,7 +26,7 @@ def ask(group: Group, handle: Handle, grace_seconds: float) -> None:
         group.freeze(False)
     try:
         endings.ask(handle, grace_seconds)
-    except (OSError, http.client.HTTPException) as error:
+    except OSError as error:
         log.info("stop.not_asked", host=handle.host, error=str(error))
         return
     pid, started = int(handle.data["pid"]), int(handle.data["started"])

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import http.client
-
 import structlog
 
 from casulo.model.sandbox import Handle
@@ -24,7 +22,7 @@ def ask(handle: Handle, process: Process, grace_seconds: float) -> None:
     """Let the entrypoint end by itself for at most `grace_seconds`; the caller kills the rest."""
     try:
         endings.ask(handle, grace_seconds)
-    except (OSError, http.client.HTTPException) as error:
+    except OSError as error:
         log.info("microvm.not_asked", host=handle.host, error=str(error))
         return
     watch.await_end(process.pid, process.started, grace_seconds + endings.ASK_TIMEOUT_SECONDS)

@@ -346,7 +346,7 @@ class MicrovmRuntime:
         await asyncio.to_thread(self._network.silent, sandbox_id)
         await self._machines.remove(sandbox_id)
         await asyncio.to_thread(self._group(sandbox_id).remove)
-        await self._roots.release(sandbox_id)
+        await asyncio.to_thread(self._roots.release, sandbox_id)
         return exit_
 
     async def inspect(self, sandbox_id: str, handle: Handle) -> Reality:
