@@ -20,6 +20,7 @@ import (
 	"casulo.dev/dataplane/internal/environment"
 	"casulo.dev/dataplane/internal/guest"
 	"casulo.dev/dataplane/internal/hooks"
+	"casulo.dev/dataplane/internal/interpreter"
 	"casulo.dev/dataplane/internal/isolated"
 	"casulo.dev/dataplane/internal/process"
 	"casulo.dev/dataplane/internal/strict"
@@ -54,6 +55,8 @@ type daemon struct {
 	server     *http.Server
 
 	isolatedHome *isolated.Home
+	// probes answers official clients; nil where somebody else does.
+	probes net.Listener
 
 	// mu is held while the sandbox stands still for a checkpoint.
 	mu     sync.Mutex
@@ -69,13 +72,16 @@ func run(channel *boot.Channel, document *boot.Document, parked *process.Supervi
 		fail(channel, err)
 	}
 	d := &daemon{document: document, supervisor: parked, env: newEnvironment(document), events: channel.Events}
-	listen, err := d.start(channel)
+	listeners, listen, err := d.start(channel)
 	if err != nil {
 		fail(channel, err)
 	}
 	if err := channel.Ready(version.Version, listen); err != nil {
 		log.Printf("event=ready_not_sent error=%q", err)
 	}
+	// Who is told now connects a moment later at the earliest, and can connect already.
+	d.services = newServices(d, listen)
+	d.serve(listeners)
 	if besides != nil {
 		besides(d)
 	}
@@ -106,26 +112,21 @@ func newEnvironment(document *boot.Document) *environment.Environment {
 	return environment.New(document.Env, document.EnvsFile, document.Cwd, user)
 }
 
-// start listens first, so that a taken address is known before user code runs, and answers last.
-func (d *daemon) start(channel *boot.Channel) (listen []string, err error) {
+// start listens first, so that a taken address is known before user code runs. Answers come later.
+func (d *daemon) start(channel *boot.Channel) (listeners []net.Listener, listen []string, err error) {
 	if d.supervisor == nil {
 		if d.supervisor, err = newSupervisor(channel); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	listeners, listen, err := boot.Listen(d.document.Listen)
-	if err != nil {
-		return nil, err
+	if listeners, listen, err = boot.Listen(d.document.Listen); err != nil {
+		return nil, nil, err
 	}
 	if d.isolatedHome, err = isolated.Confine(d.document.IsolatedDir); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	d.services = newServices(d, listen)
-	if err := d.startUserCode(channel.Log); err != nil {
-		return nil, err
-	}
-	d.serve(listeners)
-	return listen, nil
+	d.probes = interpreter.AnswerProbes()
+	return listeners, listen, d.startUserCode(channel.Log)
 }
 
 // startUserCode runs what comes before the entrypoint, then the entrypoint, then what comes besides.

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"net"
 	"net/http"
 
 	"casulo.dev/dataplane/internal/api"
@@ -27,8 +26,6 @@ type services struct {
 	router    *api.Router
 	activity  *api.Activity
 	terminals *pty.Service
-	// probes answers official clients; nil where somebody else does.
-	probes net.Listener
 }
 
 func newServices(d *daemon, listen []string) *services {
@@ -48,7 +45,6 @@ func newServices(d *daemon, listen []string) *services {
 	sessions.Routes(s.router)
 	s.terminals.Routes(s.router)
 	interpreter.New(d.supervisor, d.env).Routes(s.router)
-	s.probes = interpreter.AnswerProbes()
 	fileService := addFileServices(s.router, d, listen)
 	worlds := isolated.New(d.supervisor, d.env, store, d.isolatedHome)
 	commands.AlsoInterrupts(worlds.Interrupt)

@@ -91,8 +91,8 @@ func tell(starter net.Conn) error {
 // closeListeners also resets what was accepted, the starter's last connection included, which tells it.
 func (d *daemon) closeListeners() error {
 	err := errors.Join(d.peers.reset(), d.server.Close())
-	if d.services.probes != nil {
-		err = errors.Join(err, d.services.probes.Close())
+	if d.probes != nil {
+		err = errors.Join(err, d.probes.Close())
 	}
 	return err
 }
@@ -106,7 +106,7 @@ func (d *daemon) resume(channel *boot.Channel, document *boot.Document) error {
 	}
 	d.peers.begin()
 	d.serve(listeners)
-	d.services.probes = interpreter.AnswerProbes()
+	d.probes = interpreter.AnswerProbes()
 	if err := boot.RecordGoingOn(d.events); err != nil {
 		return err
 	}

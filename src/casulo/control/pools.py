@@ -120,6 +120,8 @@ class Pools:
 
         Unavailable when the pool that was named has none and does not want one started.
         """
+        if not self._lines and not self._settings.implicit:
+            return None
         if not isinstance(runtime, Parks) or not runtime.parking or not _can(runtime.parking, spec):
             return None
         form = _shape(runtime, spec)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from casulo.model.errors import Code, InvalidRequest
 
@@ -18,6 +19,7 @@ _SUFFIXES: dict[str, Fraction] = {
 _PATTERN = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([a-zA-Z]*)")
 
 
+@lru_cache(maxsize=256)  # every create has the same few
 def parse(name: str, text: str) -> Fraction:
     """The exact value of `text`; InvalidRequest names the field when it is not a quantity."""
     match = _PATTERN.fullmatch(text.strip())
