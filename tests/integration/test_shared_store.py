@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -151,6 +152,30 @@ def test_a_copy_of_a_server_is_refused(pair: tuple[Server, Server], url: str, tm
     shutil.copy(one.data_dir / "server-id", copy.data_dir / "server-id")
     with pytest.raises(AssertionError, match="another process acts as the server"):
         copy.start()
+
+
+def test_who_stood_still_while_another_took_its_name_does_nothing(
+    pair: tuple[Server, Server], url: str, tmp_path: Path
+) -> None:
+    one, two = pair
+    path = f"/v1/sandboxes/{one.request('POST', '/v1/sandboxes', json=BODY).json()['id']}"
+    copy = make(tmp_path / "copy", url)
+    shutil.copy(one.data_dir / "server-id", copy.data_dir / "server-id")
+    assert one.process
+    one.process.send_signal(signal.SIGSTOP)
+    try:
+        _until(lambda: len(_alive(two)) == 1)
+        copy.start()
+    finally:
+        one.process.send_signal(signal.SIGCONT)
+    for method, place in (("POST", "/v1/sandboxes"), ("DELETE", path), ("POST", f"{path}/pause")):
+        refused = one.request(method, place, json=BODY if place == "/v1/sandboxes" else None)
+        assert (refused.status_code, refused.json()["code"]) == (503, "SERVER::AWAY"), (method, place)
+        assert "another process acts" in refused.json()["message"]
+    copy.stop()
+    assert one.request("POST", "/v1/sandboxes", json=BODY).status_code == 202, (
+        "at once, as the other has left"
+    )
 
 
 def test_the_database_goes_away_and_comes_back(

@@ -96,6 +96,7 @@ class Access:
     ) -> Sandbox:
         """Start a sandbox that is the caller's."""
         self.caller.require(Scope.CREATE)
+        await self._lifecycle.membership.ensure()
         return await self._lifecycle.create(
             draft, idempotency_key=idempotency_key, request_hash=request_hash, caller=self.caller
         )
@@ -152,6 +153,8 @@ class Access:
         """The sandbox on this machine, if the caller may do with it what `scope` says."""
         sandbox = await self._owned(sandbox_id, scope)
         self._lifecycle.require_here(sandbox)
+        if scope is not Scope.READ:
+            await self._lifecycle.membership.ensure()
         return sandbox
 
     async def _owned(self, sandbox_id: str, scope: Scope) -> Sandbox:

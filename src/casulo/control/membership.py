@@ -50,6 +50,16 @@ class Membership:
         """Whether this process is the one that acts under its name."""
         return not self.shared or time.monotonic() < self._held_until
 
+    async def ensure(self) -> None:
+        """Unavailable where another process acts under this name, such as after a long standstill."""
+        if not self.acts and not await self._renew():
+            raise Unavailable(
+                f"another process acts as the server {self._store.here!r} by now",
+                code=Code.SERVER_AWAY,
+                hint="two servers have one name: was a data directory copied? Stop one of them",
+                retry_after=self._lease,
+            )
+
     async def peer(self, server: str) -> Peer:
         """Another server; Unavailable when it does not live; one that was away may be back since."""
         found = self._peers.get(server)
