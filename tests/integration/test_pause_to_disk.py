@@ -147,7 +147,8 @@ print(ends[0].version())
 
 
 def test_b055_the_clock_is_right_after_it_stood_still(server: Server, made: dict, tmp_path: Path) -> None:
-    sandbox_id, still = made["id"], 5.0
+    """The case asks for 120 s, which CASULO_STILL_SECONDS=120 gives it; what matters shows after 5."""
+    sandbox_id, still = made["id"], float(os.environ.get("CASULO_STILL_SECONDS", "5"))
     _start(server, sandbox_id, f"exec python3 -c '{TICKS}'")
     _until(lambda: int(_told(server, sandbox_id, "cat /tmp/ticks 2>/dev/null || echo 0") or 0) > 0)
     ticks, begun = int(_told(server, sandbox_id, "cat /tmp/ticks")), time.monotonic()

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import hashlib
 
-from casulo.model.errors import Code, Conflict, InvalidRequest
+from casulo.model.errors import Code, Conflict, InvalidRequest, Unavailable
 from casulo.model.keys import Caller
+from casulo.model.sandbox import Sandbox
 
 MAX_KEY_LENGTH = 255
 
@@ -33,4 +34,14 @@ def key_conflict(why: str) -> Conflict:
         f"the idempotency key {why}",
         code=Code.IDEMPOTENCY_CONFLICT,
         hint="use a new key for a new sandbox",
+    )
+
+
+def not_undone(sandbox: Sandbox) -> Unavailable:
+    """A create failed, and what it left cannot be removed, as while an engine is away."""
+    return Unavailable(
+        f"an earlier try of this create is not undone yet: {sandbox.status.message or 'it is being removed'}",
+        code=Code.RUNTIME_UNAVAILABLE,
+        hint="the server goes on trying; ask again in a while",
+        retry_after=5,
     )

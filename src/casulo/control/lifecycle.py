@@ -16,7 +16,7 @@ from casulo.control.events import Events
 from casulo.control.expiry import Expiry
 from casulo.control.forks import Forks, Wish
 from casulo.control.history import History
-from casulo.control.idempotency import check_key, key_conflict, key_of
+from casulo.control.idempotency import check_key, key_conflict, key_of, not_undone
 from casulo.control.idles import Idles
 from casulo.control.keys import Keys
 from casulo.control.membership import Membership
@@ -348,6 +348,9 @@ class Lifecycle:
             await asyncio.wait([removal])
         if await self._context.store.claim(claim.key) is None:
             return None
+        left = await self._context.store.get(claim.sandbox_id)
+        if left is not None and left.handle is None:
+            raise not_undone(left)
         raise key_conflict("made a sandbox that was deleted since")
 
     def _exited(self, sandbox_id: str, exit_: Exit | None) -> None:

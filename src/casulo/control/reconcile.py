@@ -26,7 +26,8 @@ from casulo.runtimes.base import Runtime
 
 _AT_ONCE = 16
 _INSPECT_SECONDS = 10.0
-_LOOK_AGAIN_SECONDS = 30.0
+_FIRST_LOOK_SECONDS = 2.0
+_LAST_LOOK_SECONDS = 30.0
 _SETTLED = (State.RUNNING, State.PAUSED)
 """The states that somebody else may change."""
 
@@ -42,6 +43,7 @@ class Reconciler:
         self._stops = stops
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._unclear: dict[str, float] = {}  # id -> when to look again, in loop time
+        self._delays: dict[str, float] = {}  # id -> how long it was put off for
 
     async def run(self) -> None:
         """Returns when all live sandboxes were looked at; starts and removals go on behind."""
@@ -78,7 +80,9 @@ class Reconciler:
         """Have `look_again` find out the state of a sandbox that cannot be known now."""
         _log.error("reconcile.unclear", sandbox=sandbox.id, error=str(error), **_trace(error))
         message = f"its true state could not be found out: {str(error) or type(error).__name__}"
-        self._unclear[sandbox.id] = asyncio.get_running_loop().time() + _LOOK_AGAIN_SECONDS
+        delay = min(2 * self._delays.get(sandbox.id, _FIRST_LOOK_SECONDS / 2), _LAST_LOOK_SECONDS)
+        self._delays[sandbox.id] = delay
+        self._unclear[sandbox.id] = asyncio.get_running_loop().time() + delay
         try:
             await self._context.store.update(sandbox.id, lambda s: noted(s, Reason.UNKNOWN, message))
         except CasuloError as second:
@@ -88,6 +92,8 @@ class Reconciler:
         sandbox = await self._context.store.get(sandbox_id)
         if sandbox and sandbox.status.reason == Reason.UNKNOWN:
             await self._judge(sandbox)
+        if sandbox_id not in self._unclear:
+            self._delays.pop(sandbox_id, None)
 
     async def _remove_strangers(self, runtime: Runtime, rows: Sequence[Sandbox]) -> None:
         """Traces without a row are of sandboxes whose removal was cut short after the row went."""

@@ -15,11 +15,12 @@ _DENIED = re.compile(
     re.I,
 )
 _MISSING = re.compile(
-    r"manifest unknown|name unknown|not found|no such (image|file|host)|does not exist"
+    r"manifest unknown|name unknown|not found|no such (image|file)|does not exist"
     r"|repository name not known"
     r"|reference does not exist|NAME_UNKNOWN|MANIFEST_UNKNOWN",
     re.I,
 )
+_NO_HOST = re.compile(r"\blookup \S+.*(no such host|server misbehaving|temporary failure|i/o timeout)", re.I)
 _CERTIFICATE = re.compile(r"x509:|certificate|server gave HTTP response to HTTPS client", re.I)
 _DAMAGED = re.compile(r"error processing tar file(?!.*no space left)", re.I)
 _DAEMON = re.compile(r"cannot connect to the docker daemon|docker\.sock", re.I)
@@ -35,6 +36,12 @@ def explained(reference: Reference, words: str) -> CasuloError:
             f"image {name}: the Docker daemon does not answer: {said}",
             code=Code.IMAGE_PULL_FAILED,
             hint="start it, or set DOCKER_HOST",
+        )
+    if _NO_HOST.search(said):
+        return Unavailable(
+            f"image {name}: the address of {reference.registry} is not known: {said}",
+            code=Code.IMAGE_PULL_FAILED,
+            hint="check the registry's name, and whether this machine's name servers answer",
         )
     if _CERTIFICATE.search(said):
         return Unavailable(

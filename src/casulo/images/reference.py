@@ -105,6 +105,9 @@ def _named(transport: str, name: str, text: str) -> Reference:
     host, path = _split_host(rest)
     if not _HOST.fullmatch(host):
         raise _wrong(text, f"{host!r} is no host name")
+    port = host.rpartition(":")[2]
+    if port.isdigit() and host != port and not 1 <= int(port) <= 65535:
+        raise _wrong(text, f"{port} is no port")
     if not _PATH.fullmatch(path):
         lower = _PATH.fullmatch(path.lower())
         raise _wrong(text, "names are written in lower case" if lower else f"{path!r} is no image name")

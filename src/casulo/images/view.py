@@ -51,6 +51,21 @@ def status(layers: Sequence[Path], ids: Ids, name: str) -> os.stat_result | None
         return None if found is None else os.fstat(found)
 
 
+def blocked(layers: Sequence[Path], ids: Ids, path: str) -> str:
+    """The first part of `path`, from the root on, that leads to no directory though it is there; or empty."""
+    parts = _parts(os.fsencode(path))
+    with ExitStack() as stack:
+        walk = _Walk(stack, layers, ids)
+        for end in range(1, len(parts) + 1):
+            part = b"/".join(parts[:end])
+            found = walk.to(part)
+            if found is None and walk.to(part, follow=False) is None:
+                return ""
+            if found is None or not stat.S_ISDIR(os.fstat(found).st_mode):
+                return "/" + os.fsdecode(part)
+    return ""
+
+
 @contextmanager
 def _found(layers: Sequence[Path], ids: Ids, path: str) -> Iterator[int | None]:
     with ExitStack() as stack:
@@ -74,7 +89,7 @@ class _Walk:
         hits = self._look_up(self._root, name)
         return hits[0] if hits else None
 
-    def to(self, path: bytes) -> int | None:
+    def to(self, path: bytes, *, follow: bool = True) -> int | None:
         places = [self._root]  # the way from the root, so that `..` goes back along it
         left = _parts(path)
         links = 0
@@ -87,7 +102,7 @@ class _Walk:
             if not hits:
                 return None
             mode = os.fstat(hits[0]).st_mode
-            if stat.S_ISLNK(mode):
+            if stat.S_ISLNK(mode) and (left or follow):
                 links += 1
                 if links > _MOST_LINKS:
                     return None

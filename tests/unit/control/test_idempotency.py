@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from casulo.model.draft import Draft
-from casulo.model.errors import Code, Conflict, InvalidRequest, RuntimeFailure
+from casulo.model.errors import CasuloError, Code, Conflict, InvalidRequest, RuntimeFailure, Unavailable
 from casulo.model.sandbox import Sandbox
 from casulo.model.states import State
 
@@ -68,6 +68,24 @@ async def test_a_failed_create_frees_the_key(service: Service) -> None:
     assert all(isinstance(outcome, RuntimeFailure) for outcome in outcomes)
     service.runtime.create_error = None
     assert (await keyed(service)).status.state is State.RUNNING
+
+
+async def test_a_failed_create_that_cannot_be_undone_is_told_until_it_is(service: Service) -> None:
+    away = Unavailable("the engine is away", code=Code.RUNTIME_UNAVAILABLE)
+    service.runtime.create_error = service.runtime.destroy_error = away
+    with pytest.raises(CasuloError, match="the engine is away"):
+        await keyed(service)
+    with pytest.raises(Unavailable, match=r"not undone yet: .*the engine is away") as failure:
+        await keyed(service)
+    assert failure.value.retry_after
+    service.runtime.create_error = service.runtime.destroy_error = None
+    for _ in range(200):
+        try:
+            assert (await keyed(service)).status.state is State.RUNNING
+            return
+        except Unavailable:
+            await asyncio.sleep(0.05)
+    raise AssertionError("the key never came free")
 
 
 async def test_the_key_of_a_deleted_sandbox_makes_no_second_one(service: Service) -> None:

@@ -80,7 +80,7 @@ async def test_a_failed_pause_settles_to_what_is_true(service: Service, error: E
 async def test_a_failed_pause_whose_truth_is_not_to_be_had_is_looked_at_again(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconcile, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(reconcile, "_LAST_LOOK_SECONDS", 0.0)
     made = await service.create()
     service.runtime.pause_error = service.runtime.inspect_error = OSError("the engine is away")
     with pytest.raises(RuntimeFailure) as failure:

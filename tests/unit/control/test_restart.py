@@ -130,7 +130,7 @@ async def test_traces_without_a_row_are_removed(lab: Lab) -> None:
 async def test_one_unclear_sandbox_is_marked_and_looked_at_again(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconcile, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(reconcile, "_LAST_LOOK_SECONDS", 0.0)
     first = await lab.service()
     made = await first.create()
     await lab.crash(first)

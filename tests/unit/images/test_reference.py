@@ -52,6 +52,7 @@ def test_every_spelling_has_one_meaning(text: str, canonical: str, familiar: str
         ("a@md5:d41d8cd98f00b204e9800998ecf8427e", "64 hexadecimal"),
         ("-x.example/a", "no host name"),
         ("registry.example:port/a", "no host name"),
+        ("registry.example:99999/a", "99999 is no port"),
         ("a/" * 130 + "a", "longer than"),
         ("oci:relative", "absolute path"),
         ("docker-archive:x.tar", "absolute path"),

@@ -149,3 +149,20 @@ def test_loops_pipes_folders_and_giants_are_no_files(tmp_path: Path) -> None:
         Path(f"/proc/self/fd/{n}").exists() and str(tmp_path) in os.readlink(f"/proc/self/fd/{n}")
         for n in os.listdir("/proc/self/fd")
     )
+
+
+@pytest.mark.parametrize(
+    ("made", "part"),
+    [
+        (link("opt", "/nowhere"), "/opt"),
+        (member("opt"), "/opt"),
+        (folder("opt") + link("opt/own", "../../../tmp/x"), "/opt/own"),
+        (folder("opt") + member("opt/own"), "/opt/own"),
+        (folder("data") + link("opt", "/data"), ""),
+        (folder("opt/own"), ""),
+        (folder("else"), ""),
+    ],
+)
+def test_what_is_in_the_way_of_a_directory(tmp_path: Path, made: bytes, part: str) -> None:
+    layers = stacked(tmp_path, archive(made), archive(folder("tmp")))
+    assert view.blocked(layers, IDS, "/opt/own") == part

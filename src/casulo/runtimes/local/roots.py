@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import posixpath
 import stat
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from casulo.model.errors import Code, Conflict, InvalidRequest, RuntimeFailure, 
 from casulo.model.sandbox import DEFAULT_ENTRYPOINT, Spec
 from casulo.model.snapshot import snapshot_not_found
 from casulo.network.filter import host_resolvers
+from casulo.runtimes.local.bundle import DAEMON_PATH
 from casulo.runtimes.local.snapshotshelf import SnapshotShelf
 
 _ROOT = User(0, 0, home="/root")
@@ -266,7 +268,7 @@ def _topmost(layers: tuple[Path, ...]) -> Path | None:
 
 
 def _check_places(image: Image) -> None:
-    """Where the kernel's own file systems are mounted must be a directory or nothing."""
+    """Where the kernel's own file systems and the daemon are mounted must be a directory or nothing."""
     for name in ("proc", "dev", "sys"):
         found = view.status(image.layers, image.ids, name)
         if found is not None and not stat.S_ISDIR(found.st_mode):
@@ -275,6 +277,13 @@ def _check_places(image: Image) -> None:
                 code=Code.IMAGE_INVALID,
                 hint=f"build it with a plain directory /{name}, or with none",
             )
+    blocked = view.blocked(image.layers, image.ids, posixpath.dirname(DAEMON_PATH))
+    if blocked:
+        raise InvalidRequest(
+            f"{image.name} cannot be started: its {blocked} is no directory",
+            code=Code.IMAGE_INVALID,
+            hint=f"build it with a directory {blocked}, or with none",
+        )
 
 
 def _host_program(config: ImageConfig) -> tuple[str, ...]:
