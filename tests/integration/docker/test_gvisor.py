@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import subprocess
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -31,6 +33,11 @@ exec unshare --mount --propagation slave /bin/sh -c '
 ' sh "$@"
 """
 
+_HALF = """#!/bin/sh
+for word; do case $word in start) echo it does not start >&2; exit 1 ;; esac; done
+exec {runsc} "$@"
+"""
+
 
 @pytest.fixture(scope="module")
 def gvisor_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
@@ -48,7 +55,11 @@ def gvisor_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     for program in (wrapper, broken):
         program.chmod(0o755)
     config = place / "daemon.json"
+    half = place / "runsc-half"
+    half.write_text(_HALF.format(runsc=runsc))
+    half.chmod(0o755)
     known = {
+        "runsc-half": {"path": str(half), "runtimeArgs": ["--platform=ptrace"]},
         "runsc": {"path": str(wrapper), "runtimeArgs": ["--platform=ptrace"]},
         "runsc-broken": {"path": str(broken)},
     }
@@ -122,3 +133,29 @@ def test_a_server_whose_runtime_starts_nothing_says_so(gvisor_engine: Engine, tm
             server.start()
         assert why in server.output, server.output
     assert not [each for each in gvisor_engine.ours()["containers"] if "probe" in each]
+
+
+def test_what_a_failed_start_leaves_is_ended(gvisor_engine: Engine, tmp_path: Path) -> None:
+    """The runtime makes containers, gVisor's programs in them, and starts none."""
+    server = _server(tmp_path / "half", gvisor_engine, 'docker_runtime = "runsc-half"\n')
+    with pytest.raises(AssertionError, match="did not start"):
+        server.start()
+    assert "starts nothing with this engine" in server.output, server.output
+    for _ in range(100):
+        told = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+        lines = [line for line in told.splitlines() if gvisor_engine.folder.name in line]
+        left = [line for line in lines if "-id " in line or line.startswith("runsc-")]
+        if not left:
+            return
+        time.sleep(0.1)
+    raise AssertionError(left)
+
+
+async def test_kata_runs_where_it_is(gvisor_engine: Engine) -> None:
+    """`docker_runtime = "kata"` is the engine's to carry out: here it is only shown to be refused without."""
+    if shutil.which("containerd-shim-kata-v2") is None:
+        cannot_run("Kata Containers is not installed; docker_runtime = 'kata' is untested")
+    kernel = gvisor_engine.docker(
+        "run", "--rm", "--runtime", "io.containerd.kata.v2", BUSYBOX, "cat", "/proc/version"
+    )
+    assert kernel != Path("/proc/version").read_text()

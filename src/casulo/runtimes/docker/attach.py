@@ -18,6 +18,7 @@ from aiodocker.stream import Stream
 from casulo.model.errors import Code, RuntimeFailure, Unavailable
 from casulo.runtimes import bootchannel
 from casulo.runtimes.bootchannel import BootDocument, Ready
+from casulo.runtimes.docker import leftovers
 from casulo.runtimes.docker.engine import Engine, explained
 
 _STDOUT = 1
@@ -74,7 +75,8 @@ async def _once(
 ) -> Ready:
     with explained("start the container", Code.SANDBOX_START_FAILED):
         async with container.attach(stdin=True, stdout=True) as stream:
-            await container.start()
+            async with leftovers.ended_on_failure(container.id):
+                await container.start()
             await started(container.id)
             await stream.write_in(bootchannel.stream_message(document))
             answer = await _line(stream)

@@ -22,6 +22,7 @@ from aiodocker.containers import DockerContainer
 
 from casulo.images import daemon
 from casulo.model.errors import Code, RuntimeFailure
+from casulo.runtimes.docker import leftovers
 from casulo.runtimes.docker.engine import Absent, Busy, Engine, explained, to_its_end
 from casulo.runtimes.docker.plan import Names
 
@@ -67,7 +68,8 @@ async def why_not_started(engine: Engine, names: Names, volume: str, network: st
             _helper(engine, names, host, (f"{_PLACE}/execd", "--probe")) as trial,
         ):
             with explained("start a container"):
-                await trial.start()
+                async with leftovers.ended_on_failure(trial.id):
+                    await trial.start()
                 ended = await trial.wait()
     except TimeoutError:
         return f"nothing happened within {TRIAL_SECONDS:g} s"
