@@ -36,6 +36,18 @@ def from_micros(value: int) -> datetime:
 
 def to_row(sandbox: Sandbox) -> dict[str, Any]:
     """All columns but `version`."""
+    resources = sandbox.spec.resources
+    return {
+        **to_changing_row(sandbox),
+        "spec": dump(Spec, sandbox.spec),
+        "cpu_millis": resources.cpu_millis,
+        "memory_bytes": resources.memory_bytes,
+        "disk_bytes": resources.disk_bytes or 0,
+    }
+
+
+def to_changing_row(sandbox: Sandbox) -> dict[str, Any]:
+    """The columns that do not come from the spec, which is the largest part and seldom changes."""
     expires = sandbox.expires_at
     return {
         "id": sandbox.id,
@@ -46,15 +58,11 @@ def to_row(sandbox: Sandbox) -> dict[str, Any]:
         "created_at": to_micros(sandbox.created_at),
         "expires_at": None if expires is None else to_micros(expires),
         "runtime": sandbox.runtime,
-        "spec": dump(Spec, sandbox.spec),
         "metadata": dict(sandbox.metadata),
         "handle": dump(Handle, sandbox.handle),
         "exit": dump(Exit, sandbox.exit),
         "owner": sandbox.owner,
         "server": sandbox.server,
-        "cpu_millis": sandbox.spec.resources.cpu_millis,
-        "memory_bytes": sandbox.spec.resources.memory_bytes,
-        "disk_bytes": sandbox.spec.resources.disk_bytes or 0,
     }
 
 

@@ -21,11 +21,20 @@ COUNTS = (
     .group_by(sandboxes.c.runtime, sandboxes.c.state)
 )
 INSERT = sa.insert(sandboxes)
-REPLACE = (
-    sa.update(sandboxes)
-    .where(sandboxes.c.id == _id, sandboxes.c.version == sa.bindparam("read_version"))
-    .values({column.name: sa.bindparam(column.name) for column in sandboxes.c if column.name != "id"})
-)
+
+
+def _replacing(*kept: str) -> sa.Update:
+    """All columns but the `kept` ones, where the row still has the version that was read."""
+    columns = [column.name for column in sandboxes.c if column.name not in kept]
+    return (
+        sa.update(sandboxes)
+        .where(sandboxes.c.id == _id, sandboxes.c.version == sa.bindparam("read_version"))
+        .values({name: sa.bindparam(name) for name in columns})
+    )
+
+
+REPLACE = _replacing("id")
+REPLACE_BUT_SPEC = _replacing("id", "spec", "cpu_millis", "memory_bytes", "disk_bytes")
 DELETE = sa.delete(sandboxes).where(sandboxes.c.id == _id)
 
 DUE = (

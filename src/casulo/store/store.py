@@ -267,10 +267,11 @@ def _update(
 
 def _replace(connection: sa.Connection, record: Record, changed: Sandbox) -> bool:
     """Whether the row still had the version that was read."""
-    values = codec.to_row(changed)
+    same = changed.spec is record.sandbox.spec
+    values = codec.to_changing_row(changed) if same else codec.to_row(changed)
     del values["id"]
     values |= {"sandbox_id": changed.id, "read_version": record.version, "version": record.version + 1}
-    if connection.execute(sql.REPLACE, values).rowcount != 1:
+    if connection.execute(sql.REPLACE_BUT_SPEC if same else sql.REPLACE, values).rowcount != 1:
         return False
     if changed.metadata != record.sandbox.metadata:
         connection.execute(sql.DELETE_LABELS, {"sandbox_id": changed.id})
