@@ -26,6 +26,7 @@ from support.server import Server
 from support.traces import Traces, count
 
 POOL = "[pools.named.usual]\nimage = 'host'\nmin = 2\nmax = 2\n"
+POOLED = ("fake", "local", "gvisor")
 TABLES = (
     "[sandbox]\nstop_grace_seconds = 0.2\nstart_timeout_seconds = 120\n[admission]\nmax_wait_seconds = 120\n"
 )
@@ -49,7 +50,7 @@ def ground(request: pytest.FixtureRequest, place: str, new_server: Callable[...,
     seed = int(os.environ.get("CASULO_CHAOS_SEED", random.randrange(10**6)))
     print(f"seed {seed} on {place}")
     engine = request.getfixturevalue("engine") if place == "docker" else None
-    pooled = place in ("fake", "local")
+    pooled = place in POOLED
     return Ground(new_server(place, TABLES + (POOL if pooled else "")), seed, place, engine)
 
 
@@ -171,7 +172,7 @@ async def _pool_is_full(ground: Ground, client: AsyncClient) -> None:
     async def full() -> bool:
         return (await client.pools.get("usual")).available == 2
 
-    if ground.place in ("fake", "local"):
+    if ground.place in POOLED:
         await until(full, "filling the pool")
 
 

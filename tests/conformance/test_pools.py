@@ -155,3 +155,26 @@ def test_a_killed_server_leaves_no_member_behind(new_server: NewServer) -> None:
     while before & {path.name for path in folders.iterdir()}:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_members_in_gvisor(new_server: NewServer) -> None:
+    server = new_server("gvisor", POOLS.replace("2", "1"))
+    with Client(Connection(server.url, server.api_key)) as client:
+        full(client, "small", 1)
+        with drawn(client, "small", env={"A": "own"}) as box:
+            assert hits(server) == 1
+            assert box.commands.run("echo $A $OPENSANDBOX_ID").stdout.split() == ["own", box.id]
+            box.pause()
+            box.resume()
+            assert box.commands.run("true").exit_code == 0
+        full(client, "small", 1)
+        server.crash()
+        server.start()
+    with Client(Connection(server.url, server.api_key)) as client:
+        full(client, "small", 1)
+        with drawn(client, "small") as box:
+            assert hits(server) == 1 and box.commands.run("true").exit_code == 0
+    deadline = time.monotonic() + 20
+    while len(list((server.data_dir / "sandboxes").iterdir())) > 1:
+        assert time.monotonic() < deadline, "members of the killed server are left"
+        time.sleep(0.1)

@@ -131,4 +131,4 @@ def _expired(sandbox: Sandbox, now: datetime) -> Sandbox:
 def _unremoved(sandbox: Sandbox, message: str) -> Sandbox:
     if sandbox.status.state is not State.STOPPING or sandbox.status.message == message:
         return sandbox
-    return noted(sandbox, Reason.DELETE_FAILED, message)
+    return noted(sandbox, sandbox.status.reason, message)  # why it ends is told when it has

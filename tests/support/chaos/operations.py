@@ -155,7 +155,7 @@ class HandOut(Create):
     """A create that a pool serves."""
 
     name = "pool hand-out"
-    misses = ("gvisor", "docker", "microvm")
+    misses = ("docker", "microvm")
 
     def request(self) -> dict[str, object]:
         whole = self.ground.body(extensions={"poolRef": "usual"}, env={"WHO": self.key})

@@ -152,10 +152,12 @@ async def test_a_removal_that_fails_is_told_marked_and_tried_again(
         await service.lifecycle.delete(made.id)
     assert failure.value.code == Code.SANDBOX_DELETE_FAILED
     left = await service.lifecycle.get(made.id)
-    assert (left.status.state, left.status.reason) == (State.STOPPING, "DELETE_FAILED")
+    assert (left.status.state, left.status.reason) == (State.STOPPING, "DELETING")
     assert "does not end" in left.status.message
     service.runtime.destroy_error = None
     await service.is_gone(made.id, within=8)
+    stone = await service.store.tombstone(made.id)
+    assert stone and stone.reason == "DELETING", "and not that it was hard"
 
 
 async def test_a_failed_removal_can_be_asked_for_again(service: Service) -> None:

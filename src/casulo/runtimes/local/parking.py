@@ -40,7 +40,7 @@ class LocalParking:
         self._waiting: dict[str, Waiting] = {}
 
     def can(self, spec: Spec) -> bool:
-        """Containers can; in gVisor a start may be the continuation of a memory that knows its user."""
+        """Whatever does not go on from somebody's memory."""
         return self._starter.can_park(spec)
 
     async def park(self, sandbox_id: str, spec: Spec) -> None:

@@ -144,8 +144,8 @@ class Starter:
         return pid
 
     def can_park(self, spec: Spec) -> bool:
-        """Whether `park` is possible."""
-        return not self._host.engine(spec.isolation).is_gvisor
+        """Whether `park` is possible. In gVisor a snapshot may bring memory, which knows its user already."""
+        return spec.snapshot_id is None or not self._host.engine(spec.isolation).is_gvisor
 
     def park(self, sandbox_id: str, spec: Spec) -> Waiting:
         """`begin`, and whatever the daemon can do before it knows what it is for."""
