@@ -188,6 +188,7 @@ class Starter:
         engine.clear(folder.path.name)
         attachment = self._network.again(folder)
         group = self._host.group(folder.path.name)
+        group.remove()  # kernels kill what is born into a group that was killed once
         resources = Resources(**json.loads(folder.limits.read_text()))
         group.create(engine.on_host(resources), self._host.id_base)
         box = Container(
