@@ -31,6 +31,7 @@ BODY = {
     "entrypoint": ["sh", "-c", COUNTER],
     "resourceLimits": {},
     "timeout": 900,
+    "env": {"WHO": "me"},
     "extensions": {"casulo.pause": "disk"},
 }
 
@@ -55,6 +56,7 @@ def made(server: Server) -> Iterator[dict]:
 def test_it_comes_back_as_it_was_also_after_a_restart(server: Server, made: dict) -> None:
     sandbox_id = made["id"]
     before, count = _get(server, sandbox_id), _count(server, sandbox_id)
+    variables = _told(server, sandbox_id, "echo $WHO $HOME $PATH $OPENSANDBOX_ID")
     assert server.request("POST", f"/v1/sandboxes/{sandbox_id}/pause").status_code == 202
     assert _state(server, sandbox_id) == "Paused"
     assert not _processes(server, sandbox_id), "its memory is to be given back"
@@ -68,6 +70,8 @@ def test_it_comes_back_as_it_was_also_after_a_restart(server: Server, made: dict
     assert after["status"]["state"] == "Running"
     assert after["expiresAt"] == before["expiresAt"]
     assert _endpoint(server, sandbox_id) == made["casulo"], "address and token are what they were"
+    assert variables.startswith("me ")
+    assert _told(server, sandbox_id, "echo $WHO $HOME $PATH $OPENSANDBOX_ID") == variables
     _until(lambda: _count(server, sandbox_id) > count)
     _run(server, sandbox_id, "pkill -9 -f '[n]=0; while'")
     _until(lambda: _state(server, sandbox_id) == "Failed")

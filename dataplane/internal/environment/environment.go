@@ -65,11 +65,11 @@ func New(base map[string]string, file, cwd string, user User) *Environment {
 const idVariable = "OPENSANDBOX_ID"
 
 // Rename tells processes to come that this is another sandbox now, with variables of its own. They replace
-// those of the one before; nil leaves these.
+// those of the one before; where there are none, as for a sandbox that goes on itself, these stay.
 func (e *Environment) Rename(sandboxID string, variables map[string]string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if variables != nil {
+	if len(variables) > 0 {
 		e.base = maps.Clone(variables)
 	}
 	e.base[idVariable] = sandboxID
