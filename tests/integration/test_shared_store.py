@@ -117,6 +117,27 @@ def test_keys_and_snapshots(pair: tuple[Server, Server]) -> None:
     assert two.request("DELETE", f"/v1/snapshots/{taken}", headers=key).status_code == 204
 
 
+def test_a_pool_is_everybodys(pair: tuple[Server, Server]) -> None:
+    """Each server keeps members of its own, and what one is told about the pool, all know soon."""
+    size = {"bufferMin": 2, "bufferMax": 2, "poolMin": 0, "poolMax": 50}
+    told = {"name": "p", "template": {"image": {"uri": "host"}}, "capacitySpec": size}
+    with ThreadPoolExecutor(2) as both:
+        made = list(both.map(lambda server: server.request("POST", "/v1/pools", json=told).status_code, pair))
+    assert sorted(made) == [201, 409], "one of two at once, and the other is told"
+    ready = lambda server: server.request("GET", "/v1/pools/p").json().get("status", {}).get("available")  # noqa: E731
+    _until(lambda: [ready(server) for server in pair] == [2, 2])
+    body = {"timeout": 600, "extensions": {"poolRef": "p"}, "entrypoint": ["sleep", "1000"]}
+    with ThreadPoolExecutor(8) as many:
+        answers = many.map(lambda n: pair[n % 2].request("POST", "/v1/sandboxes", json=body), range(8))
+    assert len({answer.json()["id"] for answer in answers}) == 8
+    changed = {"capacitySpec": {**size, "bufferMin": 1, "bufferMax": 1}}
+    assert pair[1].request("PUT", "/v1/pools/p", json=changed).json()["status"]["revision"] == "2"
+    _until(lambda: [ready(server) for server in pair] == [1, 1])
+    assert pair[0].request("DELETE", "/v1/pools/p").status_code == 204
+    _until(lambda: pair[1].request("GET", "/v1/pools/p").status_code == 404)
+    assert pair[1].request("PUT", "/v1/pools/p", json=changed).status_code == 404
+
+
 def test_nothing_is_done_twice(pair: tuple[Server, Server]) -> None:
     """Twenty that expire at once, on two servers that both look every moment."""
     one, two = pair
