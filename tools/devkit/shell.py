@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,16 +29,20 @@ def say(text: str) -> None:
 
 @contextmanager
 def beside(command: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
-    """Let `command` run meanwhile. Its output comes at the end; Failed unless it exits with 0."""
+    """Let `command` run meanwhile, and be interrupted where what is inside fails.
+
+    Its output comes at the end. Failed unless it exits with 0.
+    """
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             list(command), env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
         try:
             yield
-            process.wait()
+        except BaseException:
+            process.send_signal(signal.SIGINT)  # it may have things to put away
+            raise
         finally:
-            process.kill()
             process.wait()
             output.seek(0)
             sys.stdout.flush()
