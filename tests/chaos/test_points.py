@@ -31,7 +31,7 @@ TABLES = (
     "[sandbox]\nstop_grace_seconds = 0.2\nstart_timeout_seconds = 120\n[admission]\nmax_wait_seconds = 120\n"
 )
 ROUNDS = int(os.environ.get("CASULO_CHAOS_ROUNDS", "0"))
-FEW = {"fake": 3, "local": 3, "gvisor": 1, "docker": 1}
+FEW = {"fake": 2, "local": 2, "gvisor": 1, "docker": 1}
 OF_THE_PROCESS = ("server_descriptors_more", "server_threads_more")  # which was killed, and is another now
 Victim = Callable[[Ground, list[Operation]], None]
 
