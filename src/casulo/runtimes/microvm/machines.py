@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -157,11 +158,19 @@ class Machines:
                 state = os.open(origin.frozen / STATE, os.O_RDONLY | os.O_CLOEXEC)
                 stack.callback(os.close, state)
             plan = _plan(folder, parts, origin, self.slot(folder), (tap, state))
+            begun = time.monotonic()
             process = await self.vmm.start(plan)
         folder.note(process)
         await self.lines(folder.name)
+        started = time.monotonic()
         if plan.incoming is not None:
             await self.vmm.load(plan)
+        log.info(
+            "microvm.launched",
+            machine=folder.name,
+            process_ms=round((started - begun) * 1000, 1),
+            load_ms=round((time.monotonic() - started) * 1000, 1),
+        )
 
     async def rename(self, old: Folder, name: str) -> Folder:
         """Give a machine another name, and with it another owner."""

@@ -237,8 +237,8 @@ class MicrovmRuntime:
         log.info(
             "microvm.started",
             sandbox=sandbox_id,
-            machine_ms=round((restored - begun) * 1000),
-            daemon_ms=round((time.monotonic() - restored) * 1000),
+            machine_ms=round((restored - begun) * 1000, 1),
+            daemon_ms=round((time.monotonic() - restored) * 1000, 1),
         )
         self._spares.refill(template)
         return handle
