@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,9 @@ import (
 
 // collectInMachine lets a machine that was just made answer before it first collects garbage.
 const collectInMachine = 200
+
+// rehearsals is how often: the second command comes over a connection that is open already.
+const rehearsals = 2
 
 // rehearsalLimit bounds how long the daemon may take to answer itself.
 const rehearsalLimit = 30 * time.Second
@@ -71,17 +75,26 @@ func (v *virtual) rehearse() (err error) {
 	if err != nil {
 		return err
 	}
-	router := api.NewRouter("")
+	token := rand.Text()
+	router := api.NewRouter(token)
 	env := environment.New(nil, "", "/", environment.User{})
 	command.New(v.supervisor, env, output.NewStore(spillDirs, spillLimit)).Routes(router)
-	server := &http.Server{Handler: router, ReadHeaderTimeout: headerTimeout}
+	tracked := api.NewActivity().Track(router)
+	server := &http.Server{Handler: tracked, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout}
 	strict.Protect(server)
 	go func() { _ = server.Serve(strict.Listener(listener)) }() // it ends by being closed
 	defer func() { err = errors.Join(err, server.Close()) }()
-	return runOver("http://" + listener.Addr().String())
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for range rehearsals {
+		if err := runOver(client, "http://"+listener.Addr().String(), token); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func runOver(address string) error {
+func runOver(client *http.Client, address, token string) error {
 	bounded, cancel := context.WithTimeout(context.Background(), rehearsalLimit)
 	defer cancel()
 	body := strings.NewReader(`{"command":"true"}`)
@@ -90,7 +103,7 @@ func runOver(address string) error {
 		return err
 	}
 	request.Header.Set("Content-Type", "application/json")
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	request.Header.Set(api.TokenHeader, token)
 	answer, err := client.Do(request)
 	if err != nil {
 		return fmt.Errorf("run a command: %w", err)

@@ -145,6 +145,7 @@ func (m *Machine) rehearse(order *order) error {
 	if err := m.become(order.Identity); err != nil {
 		return err
 	}
+	knock(order.Identity.Gateway)
 	if m.Rehearsal == nil {
 		return nil
 	}

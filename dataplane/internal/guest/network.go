@@ -9,12 +9,19 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // device is the machine's only network card.
 const device = "eth0"
+
+// discardPort is where knock looks for the host, and knockLimit how long.
+const (
+	discardPort = "9"
+	knockLimit  = 200 * time.Millisecond
+)
 
 // addressBits is the size of the network that host and machine share.
 const addressBits = 30
@@ -71,6 +78,14 @@ func noIPv6() {
 		file := "/proc/sys/net/ipv6/conf/" + name + "/disable_ipv6"
 		// A kernel without IPv6 has no such file, and nothing to turn off.
 		_ = os.WriteFile(file, []byte(value), 0)
+	}
+}
+
+// knock sends a packet over the network card. It does not matter whether anybody answers.
+func knock(gateway string) {
+	connection, err := net.DialTimeout("tcp", net.JoinHostPort(gateway, discardPort), knockLimit)
+	if err == nil {
+		connection.Close()
 	}
 }
 
