@@ -38,8 +38,8 @@ COMMAND_LINE = (
 EMULATED = "max"
 _EMULATED_LINE = "mitigations=off tsc=reliable"
 """An emulated processor does not speculate, and what the host's one does is not in the guest's hands. Where
-the counter is compared with the timer's ticks, of which a busy host loses some, the guest gives it up, and with
-it its sleep between ticks: an idle machine then takes a fortieth of a processor."""
+the counter is compared with the timer's ticks, of which a busy host loses some, the guest gives it up, and
+its sleep between ticks with it: an idle machine then takes a fortieth of a processor."""
 
 _PORTS = {"link": "casulo.link", "output": "casulo.output"}
 _TRANSLATIONS_MIB = 96
