@@ -24,7 +24,7 @@ from support.server import Server
 
 NewServer = Callable[..., Server]
 
-PLACES = ("fake", "local", "runc", "gvisor", "docker", "microvm")
+PLACES = ("fake", "local", "runc", "gvisor", "docker", "microvm", microvm.FIRECRACKER)
 """What a sandbox may run on: a runtime's name, or one of the local runtime's settings below."""
 
 _LOCAL = {"local": "", "runc": 'oci_runtime = "runc"\n', "gvisor": 'isolation = "gvisor"\n'}
@@ -71,6 +71,11 @@ def _make(request: pytest.FixtureRequest, place: str, extra: str = "", local: st
         if reason := microvm.why_not():
             cannot_run(reason)
         return Server(data_dir, place, extra + microvm.tables(sharing.network(next(_serial)), extra))
+    if place == microvm.FIRECRACKER:
+        if reason := microvm.why_no_firecracker():
+            cannot_run(reason)
+        settings = microvm.tables(sharing.network(next(_serial)), extra, microvm.FIRECRACKER)
+        return Server(data_dir, "microvm", extra + settings)
     if place not in _LOCAL:
         return Server(data_dir, place, extra)
     if reason := why_no_local_runtime(place):
@@ -180,6 +185,14 @@ def gvisor_server(request: pytest.FixtureRequest) -> Iterator[Server]:
 def microvm_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """The server on the microVM runtime."""
     for server in _session_server(request, "microvm"):
+        microvm.warm_up(server)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def firecracker_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The same with the other monitor."""
+    for server in _session_server(request, microvm.FIRECRACKER):
         microvm.warm_up(server)
         yield server
 

@@ -40,10 +40,11 @@ MANIFEST = (
 )
 
 
-@pytest.fixture(scope="module", params=["microvm"])
-def machines(request: pytest.FixtureRequest, microvm_server: Server) -> Server:
-    """The parameter only puts these tests with the others that need machines."""
-    return microvm_server
+@pytest.fixture(scope="module", params=["microvm", microvm.FIRECRACKER])
+def machines(request: pytest.FixtureRequest) -> Server:
+    """On either monitor."""
+    server: Server = request.getfixturevalue(f"{request.param}_server")
+    return server
 
 
 @pytest.fixture

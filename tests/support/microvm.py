@@ -18,7 +18,7 @@ import pytest
 
 from casulo.client import Client, Connection, Sandbox
 from casulo.model.errors import CasuloError
-from casulo.runtimes.microvm import kernel
+from casulo.runtimes.microvm import fchost, kernel
 from casulo.runtimes.microvm.store import Store
 from support.server import Server
 
@@ -44,28 +44,65 @@ LEFT_OUT = ("'disk': '1Gi'", "casulo.isolation", "b045")
 """What other runtimes refuse and machines can do, and a crowd of creates, which is for KVM."""
 
 
+FIRECRACKER = "firecracker"
+"""The same suite on the other monitor, all of it, where that can run; else one test says that it cannot."""
+
+
 def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is not worth its time on machines; give the rest more of it."""
     left_out = []
+    unable = bool(_why_no_firecracker_at_first_sight())
     for item in items:
-        if _is_on_machines(item):
+        place = _place(item)
+        if place in ("microvm", FIRECRACKER):
             item.add_marker(pytest.mark.timeout(SECONDS))
-            if not _is_chosen(item):
-                left_out.append(item)
+        if place == "microvm" and not _is_chosen(item):
+            left_out.append(item)
+    there = [item for item in items if _place(item) == FIRECRACKER]
+    if unable and there:
+        _asked_for.extend(item.nodeid for item in there)
+        left_out += there[1:]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
 
 
-def _is_on_machines(item: pytest.Item) -> bool:
+def _place(item: pytest.Item) -> str:
     given = getattr(item, "callspec", None)
-    return given is not None and given.params.get("place") == "microvm"
+    found = {given.params.get(name) for name in ("place", "machines")} if given else set()
+    return next((name for name in (FIRECRACKER, "microvm") if name in found), "")
+
+
+_asked_for: list[str] = []
+
+
+def why_no_firecracker() -> str:
+    """Empty when Firecracker runs machines here; otherwise what is missing, and for how many tests."""
+    reason = _why_no_firecracker_at_first_sight() or why_not() or _why_not_booting()
+    return f"{reason} ({len(_asked_for)} tests of the suites on Firecracker)" if reason else ""
+
+
+def _why_no_firecracker_at_first_sight() -> str:
+    if shutil.which("firecracker") is None:
+        return "firecracker is not installed"
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "there is no usable /dev/kvm"
+    return ""
+
+
+def _why_not_booting() -> str:
+    refusal = fchost.why_not(Store(FOLDER).kernel())
+    return str(refusal) if refusal else ""
 
 
 def _is_chosen(item: pytest.Item) -> bool:
     if any(word in item.name for word in LEFT_OUT):
         return False
-    return EVERYTHING or any(word in item.name for word in CHOSEN.get(item.path.name, ()))
+    return (
+        EVERYTHING
+        or item.path.parent.name == "microvm"
+        or any(word in item.name for word in CHOSEN.get(item.path.name, ()))
+    )
 
 
 def why_not() -> str:
@@ -94,9 +131,9 @@ def _why_no_kernel() -> str:
     return ""
 
 
-def tables(network: str, extra: str) -> str:
+def tables(network: str, extra: str, monitor: str = "qemu") -> str:
     """The part of a server's configuration that is about machines."""
-    text = f'[microvm]\nfolder = "{FOLDER}"\nnetwork = "{network}"\n'
+    text = f'[microvm]\nfolder = "{FOLDER}"\nnetwork = "{network}"\nmonitor = "{monitor}"\n'
     return text if "[sandbox]" in extra else f"{text}[sandbox]\nstart_timeout_seconds = 180\n"
 
 

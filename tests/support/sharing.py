@@ -9,12 +9,12 @@ import re
 
 from xdist.scheduler import LoadScopeScheduling
 
-ALONE = ("docker", "microvm")
+ALONE = ("docker", "microvm", "firecracker")
 """Runtimes of which a machine bears one engine at a time: all their tests go to one process."""
 
 _BLOCKS = 256
 _MOST_PROCESSES = 8
-_RUNTIMES = re.compile(r"[\[-](docker|microvm|gvisor|runc|local|fake)[\]-]")
+_RUNTIMES = re.compile(r"[\[-](docker|microvm|firecracker|gvisor|runc|local|fake)[\]-]")
 
 
 class Sharing(LoadScopeScheduling):
