@@ -12,6 +12,7 @@ import pytest
 
 from casulo.client import Client, Connection, Sandbox
 from support import engine as engines
+from support import microvm
 from support.cells.corpus import CORPUS
 from support.machine import cannot_run
 from support.server import Server
@@ -31,7 +32,7 @@ PROBES = {
 ENDLESS = ("while True: pass", "import time; time.sleep(60)", "import os; os.read(os.pipe()[0], 1)")
 
 
-@pytest.fixture(scope="module", params=["docker", "gvisor"])
+@pytest.fixture(scope="module", params=["docker", "gvisor", "microvm"])
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """One sandbox for all languages."""
     server: Server = request.getfixturevalue(f"{request.param}_server")
@@ -39,6 +40,8 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     if request.param == "docker":
         image = engines.add_languages(request.getfixturevalue("engine"))
     resources = {"memory": "2Gi", "cpu": "2"}
+    if request.param == "microvm" and not microvm.EVERYTHING:
+        resources = {}  # of which there is a template
     with (
         Client(Connection(server.url, server.api_key)) as client,
         Sandbox.create(image, client=client, resources=resources) as made,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,8 +40,19 @@ async def reached(box: AsyncSandbox) -> list[bool]:
     return [(await box.commands.run(f"curl -sSf -m 20 http://{name}/", timeout=60)).ok for name in NAMES]
 
 
-async def injected(box: AsyncSandbox) -> bool:
-    said = await box.commands.run("curl -sS -m 30 https://other.test/headers 2>&1", timeout=90)
+CLIENTS = {
+    "curl": "curl -sS -m 60 https://other.test/headers",
+    "wget": "wget -qO- -T 60 https://other.test/headers",
+    "python3": "python3 -c 'import urllib.request as u; "
+    'print(u.urlopen("https://other.test/headers", timeout=60).read().decode())\'',
+    "pip3": "python3 -c 'from pip._vendor import requests as r; "
+    'print(r.get("https://other.test/headers").text)\'',
+    "node": "node -e 'fetch(\"https://other.test/headers\").then(r => r.text()).then(console.log)'",
+}
+
+
+async def injected(box: AsyncSandbox, client: str = "curl") -> bool:
+    said = await box.commands.run(f"{CLIENTS[client]} 2>&1", timeout=150)
     return "Bearer [REDACTED]" in said.stdout
 
 
@@ -66,7 +78,10 @@ async def test_a_machine_reaches_what_its_policy_names(machines: Server, world: 
         assert await reached(box) == [True, True]
         await box.vault.set("key", "s3cr3t-of-machines")
         await box.vault.bind("other", "other.test", credential="key", redact_bodies=True)
-        assert await injected(box)
+        found = [name for name in CLIENTS if shutil.which(name)]  # the image `host` has what is here
+        assert {name: await injected(box, name) for name in found} == dict.fromkeys(found, True)
+        git = await box.commands.run("git ls-remote https://other.test/headers/x.git 2>&1", timeout=150)
+        assert any("/headers/x.git/info/refs" in line[1] for line in world.heard()), git
         await box.pause()
         await box.egress.deny("good.test")
         machines.crash()

@@ -7,8 +7,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -38,13 +40,6 @@ pytestmark = pytest.mark.timeout(microvm.SECONDS)
 MANIFEST = (
     "cd /root/tree && find . -printf '%P %y %m %u %s\\n' | sort && find . -type f | sort | xargs sha256sum"
 )
-
-
-@pytest.fixture(scope="module", params=["microvm", microvm.FIRECRACKER])
-def machines(request: pytest.FixtureRequest) -> Server:
-    """On either monitor."""
-    server: Server = request.getfixturevalue(f"{request.param}_server")
-    return server
 
 
 @pytest.fixture
@@ -160,21 +155,6 @@ async def test_templates_keep_what_was_warmed_up(client: AsyncClient) -> None:
         await AsyncSandbox.create(template="beating", client=client)
 
 
-async def test_children_of_a_fork_run_with_its_memory(client: AsyncClient) -> None:
-    async with await AsyncSandbox.create("host", client=client) as source:
-        await _said(source, "nohup sleep 100000 >/dev/null 2>&1 & echo $! > /root/pid")
-        children = await source.fork(2)
-        assert len({source.id, *(child.id for child in children)}) == 3
-        ask = "cat /proc/sys/kernel/random/uuid; head -c 16 /dev/urandom | od -An -tx1; cat /etc/machine-id"
-        told = [(await _said(box, ask)).split("\n") for box in (source, *children)]
-        assert all(len(set(answers)) == len(told) for answers in zip(*told, strict=True))
-        for child in children:
-            assert await _said(child, "kill -0 $(cat /root/pid) && echo alive") == "alive"
-            assert (await child.refresh()).lineage == (source.id,)
-            await child.kill()
-        assert not (await client.snapshots.list(sandbox_id=source.id)).items
-
-
 async def test_a_paused_machine_wakes_for_whoever_wants_to_reach_it(client: AsyncClient) -> None:
     wish = {"casulo.auto_resume": "enable"}
     async with await AsyncSandbox.create("host", extensions=wish, client=client) as box:
@@ -199,11 +179,20 @@ async def test_a_killed_monitor_is_seen_and_leaves_nothing(client: AsyncClient, 
     assert not list(Path("/run/casulo").glob(f"*/vm/{box.id}"))
 
 
-async def test_what_no_machine_could_be_is_refused(client: AsyncClient) -> None:
-    with pytest.raises(InvalidRequest, match="memory"):
-        await AsyncSandbox.create("host", resources={"memory": "64Mi"}, client=client)
-    with pytest.raises((InvalidRequest, Unsupported)):
-        await AsyncSandbox.create("host", resources={"cpu": "64"}, client=client)
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"memory": "64Mi"},
+        {"memory": "1000000000000"},
+        {"memory": "1Ei"},
+        {"disk": "1Mi"},
+        {"disk": "100Ti"},
+        {"cpu": "64"},
+    ],
+)
+async def test_what_no_machine_could_be_is_refused_at_once(client: AsyncClient, limits: dict) -> None:
+    with pytest.raises((InvalidRequest, Unsupported), match=next(iter(limits))):
+        await AsyncSandbox.create("host", resources=limits, client=client)
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +228,40 @@ def test_paused_and_running_machines_survive_the_servers_death(restarted: Server
         assert back.commands.run("cat /root/kept").stdout == "before\n"
         for box in (again, back):
             box.kill()
+        again = Sandbox.create("host", client=client)
+        back = Sandbox.create("host", client=client)
+        back.commands.run("nohup sleep 100000 >/dev/null 2>&1 & echo $! > /root/pid").check()
+        back.pause()
+    _reboot(restarted)
+    with Client(_connection(restarted)) as client:
+        assert client.get(again.id).state in ("Failed", "Terminated")
+        assert client.get(back.id).state == "Paused"
+        client.resume(back.id)
+        woken = Sandbox.connect(back.id, client=client)
+        assert woken.commands.run("kill -0 $(cat /root/pid) && echo alive").stdout == "alive\n"
+        for box_id in (again.id, back.id):
+            client.kill(box_id)
     _leaves_nothing(restarted)
+
+
+def _reboot(server: Server) -> None:
+    """Take everything that a host loses: processes, devices, rules, control groups, what is in memory."""
+    server.crash()
+    instance = instance_of(server.data_dir)
+    while monitors := [path for path in Path("/proc").glob("[0-9]*/cmdline") if _names(path, server)]:
+        for path in monitors:
+            os.kill(int(path.parent.name), signal.SIGKILL)
+        time.sleep(0.1)
+    for tap in _taps(server):
+        subprocess.run(["ip", "link", "delete", tap], check=True)
+    listed = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True).stdout
+    for table in (line.split() for line in listed.splitlines() if f"casulo_{instance}" in line):
+        subprocess.run(["nft", "delete", *table], check=True)
+    shutil.rmtree(Path("/run/casulo") / instance)
+    groups = Path("/sys/fs/cgroup").glob(f"**/casulo/{instance}m/**/cgroup.procs")
+    for group in sorted(groups, key=lambda path: -len(path.parts)):
+        group.parent.rmdir()
+    server.start()
 
 
 def _cut_short(server: Server, box: Sandbox) -> None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ SECONDS = 600
 """A first test may have to wait until an image disk and a template are made."""
 
 CHOSEN = {
+    "test_code_runtimes.py": ("death",),
     "test_commands.py": ("stdout", "exit", "own-session", "background_child", "3MiB"),
     "test_lifecycle.py": ("",),
     "test_endings.py": ("b081", "b013"),
@@ -69,7 +72,7 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def _place(item: pytest.Item) -> str:
     given = getattr(item, "callspec", None)
-    found = {given.params.get(name) for name in ("place", "machines")} if given else set()
+    found = {given.params.get(name) for name in ("place", "night", "sandbox")} if given else set()
     return next((name for name in (FIRECRACKER, "microvm") if name in found), "")
 
 
@@ -135,6 +138,34 @@ def tables(network: str, extra: str, monitor: str = "qemu") -> str:
     """The part of a server's configuration that is about machines."""
     text = f'[microvm]\nfolder = "{FOLDER}"\nnetwork = "{network}"\nmonitor = "{monitor}"\n'
     return text if "[sandbox]" in extra else f"{text}[sandbox]\nstart_timeout_seconds = 180\n"
+
+
+TICKS = 0.2
+_SLEEPER = f"""cd /root; mkdir -p web; echo served > web/file
+(cd web; exec python3 -m http.server 8080 --bind 0.0.0.0) >/dev/null 2>&1 &
+(while :; do echo tick; sleep {TICKS}; done) > ticks 2>&1 &
+(sleep 60; date +%s > fired) &
+exec sleep 100000"""
+
+
+@dataclass(frozen=True)
+class Asleep:
+    """A sandbox that was paused at `since`, when it had ticked so often; it listens on port 8080."""
+
+    box: str
+    since: float
+    ticks: int
+
+
+def put_to_sleep(server: Server) -> Asleep:
+    """One that ticks, waits for its alarm, listens, and is paused."""
+    with Client(Connection(server.url, server.api_key, request_timeout=SECONDS)) as client:
+        box = Sandbox.create("host", entrypoint=["sh", "-c", _SLEEPER], client=client)
+        listening = "until curl -sf localhost:8080/file; do sleep 0.2; done"
+        box.commands.run(listening, timeout=SECONDS).check()
+        ticks = int(box.commands.run("wc -l < /root/ticks").check().stdout)
+        box.pause()
+        return Asleep(box.id, time.time(), ticks)
 
 
 def warm_up(server: Server) -> None:

@@ -108,6 +108,10 @@ class Folder:
         self.sockets.folder.mkdir(mode=0o700, parents=True)
         (self.path / "machine.json").write_text(parts.encode())
 
+    def prepare_again(self) -> None:
+        """Make what was lost when the host was started anew, which leaves nothing below /run."""
+        self.sockets.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     def parts(self) -> Parts:
         """What it can be restored with."""
         return Parts.decode((self.path / "machine.json").read_text())

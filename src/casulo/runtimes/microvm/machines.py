@@ -123,12 +123,13 @@ class Machines:
     async def restart(self, folder: Folder) -> None:
         """The machine of a paused sandbox again, standing still, at its old address."""
         index = self.slot(folder).index
-        tap = await _in_thread(lambda: self._taps.reopen(index))
+        folder.prepare_again()
         with ExitStack() as stack:
             memory = None
             if self.vmm.takes_memory:
                 memory = os.open(folder.frozen / MEMORY, os.O_RDONLY | os.O_CLOEXEC)
                 stack.callback(os.close, memory)
+            tap = await _in_thread(lambda: self._taps.reopen(index))
             await self._launch(folder, folder.parts(), Origin(memory=memory, frozen=folder.frozen), tap)
 
     async def save(self, folder: Folder, target: Path) -> Memory | None:

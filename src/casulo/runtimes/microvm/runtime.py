@@ -185,7 +185,8 @@ class MicrovmRuntime:
     def check(self, spec: Spec) -> None:
         """Refuse what no machine could be."""
         roots.check(spec)
-        sizes.hardware(spec.resources, self._settings.default_disk_bytes)
+        machine = sizes.hardware(spec.resources, self._settings.default_disk_bytes)
+        sizes.require_room(machine, self._data)
 
     async def provide(self, sandbox_id: str, spec: Spec, credentials: Credentials | None = None) -> None:
         """Fetch the image, make a disk of it and a template, unless they are here."""

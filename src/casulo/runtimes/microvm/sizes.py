@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 from casulo.model.errors import Code, InvalidRequest
 from casulo.model.sandbox import Resources, Spec
@@ -34,6 +37,16 @@ def hardware(resources: Resources, default_disk: int) -> Hardware:
     if vcpus > _MOST_VCPUS:
         raise _outside("cpu", f"{vcpus} processors are too many; ask for {_MOST_VCPUS} or fewer")
     return Hardware(vcpus, memory, disk // 4096 * 4096)
+
+
+def require_room(machine: Hardware, data: Path) -> None:
+    """InvalidRequest where this host could never have it; what it has left now is another matter."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if machine.memory_bytes > memory:
+        raise _outside("memory", f"{machine.memory_bytes >> 20}Mi is more than this host's {memory >> 20}Mi")
+    disk = shutil.disk_usage(data).total
+    if machine.disk_bytes > disk:
+        raise _outside("disk", f"{machine.disk_bytes >> 20}Mi is more than this host's {disk >> 20}Mi")
 
 
 def _outside(name: str, why: str) -> InvalidRequest:
