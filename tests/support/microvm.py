@@ -103,7 +103,7 @@ def _is_chosen(item: pytest.Item) -> bool:
         return False
     return (
         EVERYTHING
-        or item.path.parent.name == "microvm"
+        or item.path.parent.name in ("microvm", "chaos")
         or any(word in item.name for word in CHOSEN.get(item.path.name, ()))
     )
 
