@@ -70,7 +70,7 @@ def _make(request: pytest.FixtureRequest, place: str, extra: str = "", local: st
     if place == "microvm":
         if reason := microvm.why_not():
             cannot_run(reason)
-        return Server(data_dir, place, extra + microvm.tables(sharing.network(next(_serial)), extra))
+        return Server(data_dir, place, extra + microvm.tables(sharing.network(next(_serial)), extra) + local)
     if place == microvm.FIRECRACKER:
         if reason := microvm.why_no_firecracker():
             cannot_run(reason)
