@@ -47,12 +47,34 @@ async def measure() -> Report:
     async with serving("microvm", _without_spare()) as (server, client):
         figures |= await _creates(server, client, "cold_", COLD, 0.0)
         figures |= await _many(server, client)
+    async with serving("microvm", _with_pool()) as (server, client):
+        figures |= await _hits(client)
     accelerator, _ = host.accelerator("auto", kernel.find(microvm.FOLDER / "kernels"))
     return Report("microvm", figures, {"image": "host", "memory": "256Mi", "accelerator": accelerator})
 
 
 def _without_spare() -> str:
     return microvm.tables(NETWORK, "").replace("[microvm]\n", "[microvm]\nspare = 0\n")
+
+
+def _with_pool() -> str:
+    pool = "[pools.named.bench]\nimage = 'host'\nresources = { memory = '256Mi' }\nmin = 2\nmax = 2\n"
+    return _without_spare() + pool
+
+
+async def _hits(client: AsyncClient) -> Figures:
+    """Out of a pool; its members are not made anew while somebody is being served."""
+    times = []
+    for _ in range(CREATES):
+        while (await client.pools.get("bench")).available < 2:
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(1)
+        begun = time.perf_counter()
+        box = await _create(client)
+        await _first_command(box)
+        times.append(time.perf_counter() - begun)
+        await box.kill()
+    return milliseconds("pool_hit_", times)
 
 
 def _make_template(server: Server) -> None:

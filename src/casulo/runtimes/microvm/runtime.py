@@ -9,11 +9,9 @@ over its lines is only believed where it harms nobody but itself.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -32,15 +30,17 @@ from casulo.model.sandbox import EXECD_PORT, Exit, Handle, Isolation, Resources,
 from casulo.network.egress.egress import Egress as Policing
 from casulo.network.egress.settings import EgressSettings
 from casulo.network.instance import instance_of
-from casulo.runtimes import bootchannel, endings
+from casulo.runtimes import endings
 from casulo.runtimes.base import Capabilities, ExitListener, Reality
 from casulo.runtimes.local import cgroups, roots, watch
 from casulo.runtimes.local.roots import Root, Roots
 from casulo.runtimes.local.snapshotshelf import SnapshotShelf
 from casulo.runtimes.microvm import clock, disks, ending, host, identity, inventory, monitors, sizes
+from casulo.runtimes.microvm.booting import Booting, hostname
 from casulo.runtimes.microvm.folder import Folder, Folders, Parts
 from casulo.runtimes.microvm.machines import Machines
 from casulo.runtimes.microvm.networking import Networking
+from casulo.runtimes.microvm.parking import MicrovmParking
 from casulo.runtimes.microvm.pauses import MicrovmPause
 from casulo.runtimes.microvm.processes import is_alive
 from casulo.runtimes.microvm.settings import MicrovmSettings
@@ -84,6 +84,7 @@ class MicrovmRuntime:
         self._watch = watch.Watch(self._ended)
         self._wanted: dict[str, tuple[Root, Recipe]] = {}
         self.pause: MicrovmPause | None = None
+        self.parking: MicrovmParking | None = None
         self.snapshots: MicrovmSnapshots | None = None
         self._policing = egress or host_egress(EgressSettings(), data)
         self.egress: HostEgress | None = None
@@ -121,6 +122,8 @@ class MicrovmRuntime:
                 await self._machines.remove(name)
         await self._sweep()
         self.pause = MicrovmPause(self._machines, self._watch, self._network)
+        sources = (self._templates, self._spares, self._machines)
+        self.parking = MicrovmParking(sources, self._booting, self._wanted.pop, self._confine, self._follow)
         self.egress = HostEgress(self._policing, self._network.police)
         self.snapshots = MicrovmSnapshots(self._data / "microvm-snapshots", self._machines, self._templates)
         self.snapshots.prepare()
@@ -163,6 +166,7 @@ class MicrovmRuntime:
         self._machines = Machines(self._folders, vmm, self._network.taps, self._settings.log_cap_bytes)
         self._templates = Templates(self._store, self._machines, self._settings.template_timeout_seconds)
         self._spares = Spares(self._templates, self._machines, self._settings.spare)
+        self._booting = Booting(self._machines, self._network)
 
     async def close(self) -> None:
         """Give back spare machines; sandboxes keep running."""
@@ -218,9 +222,13 @@ class MicrovmRuntime:
         except BaseException:
             await asyncio.shield(self.destroy(sandbox_id, None, 0))
             raise
+        self._follow(sandbox_id)
+        return handle
+
+    def _follow(self, sandbox_id: str) -> None:
+        """Watch it from now on; its end may have come already."""
         if not self._watch_folder(self._folders.of(sandbox_id)):
             asyncio.get_running_loop().call_soon(self._ended, sandbox_id)
-        return handle
 
     async def _start(self, sandbox_id: str, spec: Spec) -> Handle:
         """From a template, in which nothing of a sandbox is."""
@@ -234,7 +242,8 @@ class MicrovmRuntime:
             await asyncio.shield(self._machines.remove(spare.name))
             raise
         restored = time.monotonic()
-        handle = await self._begin(folder, spec, root)
+        await asyncio.to_thread(self._confine, sandbox_id, spec.resources)
+        handle = await self._booting.boot(folder, spec, root, self._start_timeout)
         log.info(
             "microvm.started",
             sandbox=sandbox_id,
@@ -253,42 +262,15 @@ class MicrovmRuntime:
         await asyncio.to_thread(self._confine, sandbox_id, sizes.asked(spec, template.recipe.parts.hardware))
         slot, token = self._machines.slot(folder), secrets.token_urlsafe(24)
         link = (await self._machines.lines(sandbox_id)).link
-        await self._police(sandbox_id, spec)
+        await self._booting.police(sandbox_id, spec)
         resolvers = self._network.resolvers(folder)
-        who = identity.make(sandbox_id, token, roots_hostname(sandbox_id), slot, resolvers)
+        who = identity.make(sandbox_id, token, hostname(sandbox_id), slot, resolvers)
         env = {**self.snapshots.environment(snapshot_id, folder), **spec.env}
         asking = asyncio.ensure_future(link.ask("renew", self._start_timeout, identity=who, env=env))
         await self._machines.vmm.go(folder.sockets)
         await asking
         self._machines.besides(clock.keep_right(link))
         return Handle(str(slot.address), EXECD_PORT, token)
-
-    async def _begin(self, folder: Folder, spec: Spec, root: Root) -> Handle:
-        await asyncio.to_thread(self._confine, folder.name, spec.resources)
-        slot = self._machines.slot(folder)
-        token = secrets.token_urlsafe(24)
-        document = self._document(folder.name, spec, root, token)
-        folder.environment.write_text(json.dumps(self._variables(folder.name, replace(spec, env={}), root)))
-        await self._police(folder.name, spec)
-        resolvers = self._network.resolvers(folder)
-        link = (await self._machines.lines(folder.name)).link
-        order = {
-            "do": "boot",
-            "limits": {"pids": spec.resources.pids, "shm_bytes": spec.resources.shm_bytes},
-            "document": document.body(),
-            "identity": identity.make(folder.name, token, roots_hostname(folder.name), slot, resolvers),
-        }
-        link.send(order)
-        await self._machines.vmm.go(folder.sockets)
-        event = await link.event(bootchannel.start_limit(self._start_timeout, spec))
-        bootchannel.understand(event)
-        self._machines.besides(clock.keep_right(link))
-        return Handle(str(slot.address), EXECD_PORT, token)
-
-    async def _police(self, name: str, spec: Spec) -> None:
-        """Before it goes on: a machine under a policy is so from its first packet."""
-        if spec.network_policy is not None:
-            await asyncio.to_thread(self._network.police, name, spec.network_policy)
 
     def _confine(self, name: str, resources: Resources) -> None:
         """The host's own limits on the monitor, whatever the guest makes of its memory and time."""
@@ -313,31 +295,12 @@ class MicrovmRuntime:
     def _group(self, name: str) -> cgroups.Group:
         return cgroups.Group(self._layout, f"{self._cgroup_parent}/{name}")
 
-    def _variables(self, sandbox_id: str, spec: Spec, root: Root) -> dict[str, str]:
-        home = root.user.home or "/root"
-        return bootchannel.environment(sandbox_id, spec, image_env=root.environment, home=home)
-
-    def _document(self, sandbox_id: str, spec: Spec, root: Root, token: str) -> bootchannel.BootDocument:
-        return bootchannel.BootDocument(
-            sandbox_id=sandbox_id,
-            access_token=token,
-            entrypoint=root.arguments,
-            env=self._variables(sandbox_id, spec, root),
-            cwd=root.workdir,
-            uid=root.user.uid,
-            gid=root.user.gid,
-            groups=root.user.groups,
-            directories=root.directories,
-            log_cap_bytes=0,  # the host caps what it keeps
-            pre_start=spec.pre_start,
-            periodic=spec.periodic,
-            trusted_ca=spec.trusted_ca,
-        )
-
     async def destroy(self, sandbox_id: str, handle: Handle | None, grace_seconds: float) -> Exit | None:
         """Stop it and remove every trace."""
         self._watch.drop(sandbox_id)
         self._wanted.pop(sandbox_id, None)
+        if self.parking:
+            self.parking.forget(sandbox_id)
         folder = self._folders.of(sandbox_id)
         process = folder.process()
         if handle and process and grace_seconds > 0 and is_alive(process):
@@ -391,8 +354,3 @@ class MicrovmRuntime:
 def _exit_of(folder: Folder) -> Exit | None:
     """How the entrypoint ended, by the guest's word."""
     return endings.last_exit(disks.read_record(folder.disk).decode(errors="replace").splitlines())
-
-
-def roots_hostname(sandbox_id: str) -> str:
-    """The name that a sandbox gives itself: short enough for a prompt."""
-    return f"casulo-{sandbox_id[:8]}"

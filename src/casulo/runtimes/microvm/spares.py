@@ -61,14 +61,15 @@ class Spares:
             ready = self._ready.setdefault(template.key, [])
             try:
                 while len(ready) < self._wanted:
-                    ready.append(await self._prepared(template))
+                    ready.append(await self.prepared(template))
                 while len(self._ready) > _MOST_TEMPLATES:
                     _, old = self._ready.popitem(last=False)
                     await self._remove(old)
             except (CasuloError, OSError) as error:
                 log.warning("microvm.no_spare", error=str(error))
 
-    async def _prepared(self, template: Template) -> Folder:
+    async def prepared(self, template: Template) -> Folder:
+        """A machine that stands still and is the caller's; one that is emulated has rehearsed."""
         folder = await self._templates.restore(template, _name())
         if self._machines.vmm.accelerator == "tcg":
             try:
