@@ -4,34 +4,16 @@
 package main
 
 import (
-	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"runtime/debug"
-	"strings"
-	"time"
 
-	"casulo.dev/dataplane/internal/api"
-	"casulo.dev/dataplane/internal/command"
-	"casulo.dev/dataplane/internal/environment"
+	"casulo.dev/dataplane/internal/boot"
 	"casulo.dev/dataplane/internal/guest"
-	"casulo.dev/dataplane/internal/output"
 	"casulo.dev/dataplane/internal/process"
-	"casulo.dev/dataplane/internal/strict"
 )
 
 // collectInMachine lets a machine that was just made answer before it first collects garbage.
 const collectInMachine = 200
-
-// rehearsals is how often: the second command comes over a connection that is open already.
-const rehearsals = 2
-
-// rehearsalLimit bounds how long the daemon may take to answer itself.
-const rehearsalLimit = 30 * time.Second
 
 // virtual is a virtual machine with the parts of the daemon that are there before its sandbox is known.
 type virtual struct {
@@ -64,50 +46,30 @@ func (d *daemon) become(sandboxID, token string, env map[string]string) {
 	d.services.router.SetToken(token)
 }
 
-// rehearse serves one command on a port of its own, as the daemon will.
-func (v *virtual) rehearse() (err error) {
+// rehearse lives as the sandbox of a document does, until end is called: its entrypoint ends by itself, and
+// the host uses the daemon as a caller will.
+func (v *virtual) rehearse(document *boot.Document) (end func() error, err error) {
 	if v.supervisor == nil {
 		if v.supervisor, err = process.NewSupervisor(process.Options{Cgroup: v.machine.Commands()}); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	d := &daemon{document: document, supervisor: v.supervisor, env: newEnvironment(document)}
+	listeners, listen, err := d.start(&boot.Channel{})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	token := rand.Text()
-	router := api.NewRouter(token)
-	env := environment.New(nil, "", "/", environment.User{})
-	command.New(v.supervisor, env, output.NewStore(spillDirs, spillLimit)).Routes(router)
-	tracked := api.NewActivity().Track(router)
-	server := &http.Server{Handler: tracked, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout}
-	strict.Protect(server)
-	go func() { _ = server.Serve(strict.Listener(listener)) }() // it ends by being closed
-	defer func() { err = errors.Join(err, server.Close()) }()
-	client := &http.Client{Transport: &http.Transport{}}
-	defer client.CloseIdleConnections()
-	for range rehearsals {
-		if err := runOver(client, "http://"+listener.Addr().String(), token); err != nil {
-			return err
-		}
-	}
-	return nil
+	d.services = newServices(d, listen)
+	d.serve(listeners)
+	return d.leave, nil
 }
 
-func runOver(client *http.Client, address, token string) error {
-	bounded, cancel := context.WithTimeout(context.Background(), rehearsalLimit)
-	defer cancel()
-	body := strings.NewReader(`{"command":"true"}`)
-	request, err := http.NewRequestWithContext(bounded, http.MethodPost, address+"/command", body)
-	if err != nil {
-		return err
+// leave gives up the addresses, for the daemon that comes next.
+func (d *daemon) leave() error {
+	d.entry.Wait()
+	err := d.server.Close()
+	if d.probes != nil {
+		err = errors.Join(err, d.probes.Close())
 	}
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set(api.TokenHeader, token)
-	answer, err := client.Do(request)
-	if err != nil {
-		return fmt.Errorf("run a command: %w", err)
-	}
-	_, err = io.Copy(io.Discard, answer.Body)
-	return errors.Join(err, answer.Body.Close())
+	return err
 }

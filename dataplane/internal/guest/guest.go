@@ -10,6 +10,7 @@
 package guest
 
 import (
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -37,8 +38,10 @@ type Machine struct {
 	names  names
 	// identity is the last one that the machine took.
 	identity identity
-	// Rehearsal is what a start is made of besides what this package does; nil for nothing.
-	Rehearsal func() error
+	// Rehearsal does what a start is made of besides what this package does, and says how to end it.
+	Rehearsal func(*boot.Document) (end func() error, err error)
+	// ending ends the rehearsal that goes on; nil when there is none.
+	ending func() error
 }
 
 // Start brings the machine up as far as every sandbox needs it.
@@ -133,6 +136,8 @@ func (m *Machine) obey(order *order) {
 		settle()
 	case "rehearse":
 		err = m.rehearse(order)
+	case "rehearsed":
+		err = m.endRehearsal()
 	default:
 		err = fmt.Errorf("the machine cannot %q now", order.Do)
 	}
@@ -146,10 +151,21 @@ func (m *Machine) rehearse(order *order) error {
 		return err
 	}
 	knock(order.Identity.Gateway)
-	if m.Rehearsal == nil {
-		return nil
+	document, err := boot.Parse(order.Document)
+	if err != nil {
+		return err
 	}
-	return m.Rehearsal()
+	m.ending, err = m.Rehearsal(document)
+	return err
+}
+
+func (m *Machine) endRehearsal() error {
+	if m.ending == nil {
+		return errors.New("there is no rehearsal")
+	}
+	end := m.ending
+	m.ending = nil
+	return end()
 }
 
 // settle leaves nothing to be written or collected by every machine that is made from this one.

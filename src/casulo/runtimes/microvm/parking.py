@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from casulo.model.errors import RuntimeFailure, TimedOut
 from casulo.model.sandbox import Handle, Resources, Spec
-from casulo.runtimes import processtree
+from casulo.runtimes import bootchannel, processtree
 from casulo.runtimes.base import Deaf
 from casulo.runtimes.local import watch
 from casulo.runtimes.local.roots import Root
@@ -82,9 +82,11 @@ class MicrovmParking:
             raise Deaf(f"{sandbox_id} is not parked any more")
         folder, root = self._parked.pop(sandbox_id)
         try:
-            handle = await self._booting.boot(folder, spec, root, _ANSWER_SECONDS)
-        except TimedOut as error:
-            raise Deaf(f"{sandbox_id} did not answer: {error.message}") from error
+            # A monitor that somebody stopped takes no calls, and says nothing of it.
+            async with asyncio.timeout(bootchannel.start_limit(_ANSWER_SECONDS, spec)):
+                handle = await self._booting.boot(folder, spec, root, _ANSWER_SECONDS)
+        except (TimeoutError, TimedOut) as error:
+            raise Deaf(f"{sandbox_id} did not answer in time") from error
         except RuntimeFailure as error:
             if await asyncio.to_thread(_ends, folder):
                 raise Deaf(f"the machine of {sandbox_id} ended: {error.message}") from error

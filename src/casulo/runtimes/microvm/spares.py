@@ -11,7 +11,7 @@ from collections import OrderedDict
 import structlog
 
 from casulo.model.errors import CasuloError
-from casulo.runtimes.microvm import identity
+from casulo.runtimes.microvm import identity, rehearsal
 from casulo.runtimes.microvm.folder import Folder
 from casulo.runtimes.microvm.machines import Machines
 from casulo.runtimes.microvm.processes import is_alive
@@ -82,10 +82,15 @@ class Spares:
     async def _rehearse(self, folder: Folder) -> None:
         """Emulated code is translated when it runs first; have that behind before somebody waits."""
         link = (await self._machines.lines(folder.name)).link
-        who = identity.make(folder.name, "", "casulo", self._machines.slot(folder), [])
-        asking = asyncio.ensure_future(link.ask("rehearse", _REHEARSE_SECONDS, identity=who))
+        slot = self._machines.slot(folder)
+        who = identity.make(folder.name, "", "casulo", slot, [])
+        part = rehearsal.Part(str(slot.address), secrets.token_urlsafe(24))
+        order = {"identity": who, "document": part.document(folder.name).body()}
+        asking = asyncio.ensure_future(link.ask("rehearse", _REHEARSE_SECONDS, **order))
         await self._machines.vmm.go(folder.sockets)
         await asking
+        await asyncio.to_thread(part.play)
+        await link.ask("rehearsed", _REHEARSE_SECONDS)
         await self._machines.vmm.halt(folder.sockets)
 
     async def close(self) -> None:
