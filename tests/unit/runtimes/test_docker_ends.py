@@ -77,7 +77,7 @@ def test_refusals_say_whose_turn_it_is() -> None:
     denied = refused(reference, "pull access denied for a, repository does not exist or may require login")
     assert isinstance(denied, InvalidRequest)
     assert isinstance(refused(reference, "manifest for a:1 not found: manifest unknown"), NotFound)
-    assert isinstance(refused(reference, "lookup registry.example: no such host"), NotFound)
+    assert isinstance(refused(reference, "lookup registry.example: no such host"), Unavailable)
     plain = refused(reference, "http: server gave HTTP response to HTTPS client")
     assert isinstance(plain, Unavailable) and "insecure-registries" in plain.hint
 
