@@ -331,11 +331,18 @@ def _count(server: Server, sandbox_id: str) -> int:
 
 
 def _processes(server: Server, sandbox_id: str) -> list[str]:
-    """Host processes in any control group of the sandbox."""
+    """Host processes in any control group of the sandbox, but for those that ended and hold nothing."""
     found = []
     for folder in Path("/sys/fs/cgroup").glob(f"**/casulo/*/{sandbox_id}/cgroup.procs"):
         found += folder.read_text().split()
-    return found
+    return [pid for pid in found if _lives(pid)]
+
+
+def _lives(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
 
 
 def _until(holds: Callable[[], bool], within: float = 120.0) -> None:
