@@ -5,6 +5,7 @@ package main
 
 import (
 	"errors"
+	"runtime"
 	"runtime/debug"
 
 	"casulo.dev/dataplane/internal/boot"
@@ -64,8 +65,9 @@ func (v *virtual) rehearse(document *boot.Document) (end func() error, err error
 	return d.leave, nil
 }
 
-// leave gives up the addresses, for the daemon that comes next.
+// leave gives up the addresses, for the daemon that comes next, and collects what it would have to.
 func (d *daemon) leave() error {
+	defer runtime.GC()
 	d.entry.Wait()
 	err := d.server.Close()
 	if d.probes != nil {
