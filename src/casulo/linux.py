@@ -8,6 +8,7 @@ Every failure is an OSError whose text says the operation and the object, e.g.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -152,6 +153,16 @@ def private_mounts() -> None:
 def become_subreaper() -> None:
     """Orphaned descendants become this process's children, so that their end can be read."""
     _checked(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl subreaper")
+
+
+def keep_descriptors_private() -> None:
+    """Nothing that is open now is inherited by what is started later, unless it is passed on purpose."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):  # the one that read the list
+                os.set_inheritable(int(name), False)
+    for variable in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):  # engines pass on what these count
+        os.environ.pop(variable, None)
 
 
 def terminate_with_parent() -> None:

@@ -33,9 +33,13 @@ class Workers:
         """What `work` returns or raises. Cancelling the wait does not stop the work."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
+        if self._busy >= len(self._threads) and len(self._threads) < self._most:
+            try:
+                self._start()
+            except RuntimeError:  # the system has no more; those that are there will do
+                if not self._threads:
+                    raise
         self._busy += 1
-        if self._busy > len(self._threads) and len(self._threads) < self._most:
-            self._start()
         self._items.put((loop, future, work))
         return await future
 
@@ -51,8 +55,8 @@ class Workers:
         # Like those of the standard library, they do not keep the process from ending.
         name = f"{self._name}_{len(self._threads)}"
         thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _work(self) -> None:
         while (item := self._items.get()) is not None:

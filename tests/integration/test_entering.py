@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from casulo import linux
 from casulo.images import daemon
 from casulo.model.sandbox import Resources
 from casulo.runtimes.local import cgroups, entering
@@ -57,6 +58,23 @@ def test_it_is_in_every_group_from_the_beginning(group: cgroups.Group, way: str,
         assert places[controller] == f"/{group.name}", controller
     if group.layout.v2:
         assert places[""] == f"/{group.name}" + ("" if group.layout.mode == "v2" else "/daemon")
+
+
+def test_no_door_and_no_folder_of_the_host_stays_open(group: cgroups.Group, way: str, tmp_path: Path) -> None:
+    """Engines that keep what is open would hand it to the sandbox."""
+    output, stray = tmp_path / "output", os.open("/", os.O_RDONLY)
+    os.set_inheritable(stray, True)
+    try:
+        linux.keep_descriptors_private()
+        assert _run(group, ["sh", "-c", "for fd in /proc/$$/fd/*; do readlink $fd; done; true"], output) == 0
+    finally:
+        os.close(stray)
+    opened = [line for line in output.read_text().splitlines() if line.startswith("/")]
+    folders = [path for path in opened if Path(path).is_dir()]
+    doors = [path for path in opened if path.startswith("/sys/")]
+    assert not folders
+    assert way == "shell" or not doors
+    assert way == "shell" or not [path for path in opened if path.startswith("/memfd")]
 
 
 def test_its_end_and_what_is_wrong_are_told(group: cgroups.Group, way: str, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_the_copy_is_what_the_process_sees(tmp_path: Path) -> None:
         mapped[60 * PAGE] = 3
         started = linux.start_time(os.getpid())
         assert started is not None
-        memory = Memory(Process(os.getpid(), started), size)
+        memory = Memory(Process(os.getpid(), started), size, tmp_path)
         seen = bytes(mapped)
         mapped[0] = 9  # afterwards
         memory.write(tmp_path / "copy")

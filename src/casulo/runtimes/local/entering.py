@@ -4,7 +4,7 @@
 
 Most ways into a group make the kernel hold up every process of the machine, and wait for a grace period
 before that. A small program (`dataplane/compat/enter.c`) goes the ways that do not; where it was not built,
-a shell goes the others.
+a shell goes the others, and leaves the entrances open for the program that it becomes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Doors:
         actions = [(os.POSIX_SPAWN_DUP2, old, new) for old, new in passed.items()]
         actions += [(os.POSIX_SPAWN_DUP2, 1, 2), *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in kept)]
         words = self._words([shutil.which(command[0]) or command[0], *command[1:]])
-        ignored = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, and so by whatever it starts
+        ignored = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)  # maybe, and so by whatever is started
         return os.posix_spawn(words[0], words, os.environ, file_actions=actions, setsigdef=ignored)
 
     def _words(self, command: list[str]) -> list[str]:

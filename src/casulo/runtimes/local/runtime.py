@@ -133,6 +133,7 @@ class LocalRuntime:
         self._volumes.buckets.open(prepared.run / "buckets", prepared.id_base, prepared.rootless)
         self._volumes.open(prepared.user_namespace)
         linux.become_subreaper()
+        linux.keep_descriptors_private()
         self._network: Network = (
             SocketNetwork() if prepared.rootless else RoutedNetwork(self._settings, prepared, self._policing)
         )

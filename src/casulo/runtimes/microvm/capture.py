@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +42,12 @@ class Mapping:
 class Memory:
     """What was taken: the file underneath, and the changed pages. Close it."""
 
-    def __init__(self, process: Process, size: int) -> None:
-        """Blocks while the changed pages are copied."""
+    def __init__(self, process: Process, size: int, scratch: Path) -> None:
+        """Blocks while the changed pages are copied: to a file below `scratch` without a name, since a guest
+        may have changed more than there is memory for."""
         self._stack = ExitStack()
         self._size = size
+        self._scratch = scratch
         try:
             self._take(Path(f"/proc/{process.pid}"))
         except OSError as error:
@@ -60,12 +63,15 @@ class Memory:
         self._stack.callback(os.close, base)
         self._base = base
         self._runs = _changed(place, found)
-        self._pages = mmap.mmap(-1, max(sum(last - first for first, last in self._runs), 1) * _PAGE)
+        room = max(sum(last - first for first, last in self._runs), 1) * _PAGE
+        with tempfile.TemporaryFile(dir=self._scratch) as file:
+            os.posix_fallocate(file.fileno(), 0, room)  # a full disk is told now, and not by a signal
+            self._pages = mmap.mmap(file.fileno(), room)
         self._stack.callback(self._pages.close)
-        with (place / "mem").open("rb", buffering=0) as memory, memoryview(self._pages) as room:
+        with (place / "mem").open("rb", buffering=0) as memory, memoryview(self._pages) as pages:
             offset = 0
             for first, last in self._runs:
-                offset += _read(memory.fileno(), found.start + first * _PAGE, last - first, room[offset:])
+                offset += _read(memory.fileno(), found.start + first * _PAGE, last - first, pages[offset:])
 
     def write(self, target: Path) -> None:
         """The whole memory, sparse, into a file that is there or not."""

@@ -31,8 +31,12 @@ _LONGEST_LINK = 4096
 _LARGEST_FOLDER = 256 << 20
 _TRUSTED = 4
 _OPAQUE = b"overlay.opaque"
-_MOST_READ = 1 << 40
-"""Bytes of one disk: whoever lets many files share their blocks shall not keep us for ever."""
+_MOST_NAMES = 1 << 20
+"""In one directory: a name takes some ten times its bytes of our memory."""
+
+_READINGS = 4
+"""How often a disk may be read over, by its size: whoever lets many files share blocks shall not keep us
+for ever."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Disk:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
-        self._left = _MOST_READ
+        self._left = _READINGS * max(os.fstat(self._file.fileno()).st_size, 1 << 20)
         try:
             self._understand(self._at(1024, 1024))
         except BaseException:
@@ -171,6 +175,8 @@ class Disk:
         for _, count, where in self.runs(inode):
             for block in range(where, where + count):
                 self._take_names(self._at(block * self._block, self._block), found)
+                if len(found) > _MOST_NAMES:
+                    raise _bad(f"directory {inode.number} has more than {_MOST_NAMES} names")
         return {name: number for name, number in found.items() if name not in (b".", b"..")}
 
     def _take_names(self, block: bytes, found: dict[bytes, int]) -> None:

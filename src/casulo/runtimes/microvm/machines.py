@@ -141,7 +141,7 @@ class Machines:
             return None
         if process is None:
             raise RuntimeFailure("the machine has no process")
-        return await _in_thread(lambda: Memory(process, folder.parts().hardware.memory_bytes))
+        return await _in_thread(lambda: Memory(process, folder.parts().hardware.memory_bytes, target))
 
     def _prepare(self, folder: Folder, parts: Parts, origin: Origin) -> int:
         folder.create(parts)
