@@ -221,7 +221,9 @@ def test_paused_and_running_machines_survive_the_servers_death(restarted: Server
         again = Sandbox.connect(running.id, client=client)
         assert again.commands.run("cat /root/kept").stdout == "before\n"
         assert abs(float(again.commands.run("date +%s.%N").stdout) - time.time()) < 10
-        assert not [one for one in client.snapshots.list() if one.state != "Failed"]
+        for one in client.snapshots.list():  # cut short, or quicker than the kill; nothing in between
+            assert one.state in ("Failed", "Ready"), one
+            client.snapshots.delete(one.id)
         assert client.get(paused.id).state == "Paused"
         client.resume(paused.id)
         back = Sandbox.connect(paused.id, client=client)
@@ -274,8 +276,7 @@ def _cut_short(server: Server, box: Sandbox) -> None:
     asking = threading.Thread(target=give_up)
     asking.start()
     while not list(server.data_dir.glob("microvm-snapshots/*.part")):
-        time.sleep(0.01)
-    time.sleep(0.1)
+        time.sleep(0.001)
     server.crash()
     asking.join()
 
