@@ -23,6 +23,7 @@ from casulo import linux
 from casulo.network.egress.calls import call
 from casulo.network.instance import instance_of
 from support.internet.boxes import process_of
+from support.processes import lives
 from support.server import Server
 
 COUNTER = "n=0; while :; do n=$((n+1)); echo $n > /tmp/m; mv /tmp/m /tmp/n; sleep 0.05; done"
@@ -335,14 +336,7 @@ def _processes(server: Server, sandbox_id: str) -> list[str]:
     found = []
     for folder in Path("/sys/fs/cgroup").glob(f"**/casulo/*/{sandbox_id}/cgroup.procs"):
         found += folder.read_text().split()
-    return [pid for pid in found if _lives(pid)]
-
-
-def _lives(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
+    return [pid for pid in found if lives(pid)]
 
 
 def _until(holds: Callable[[], bool], within: float = 120.0) -> None:

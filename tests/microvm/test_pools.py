@@ -8,13 +8,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from casulo.client import Client, Connection, Sandbox
 from support import microvm
+from support.processes import lives
 from support.server import Server
 
 pytestmark = pytest.mark.timeout(microvm.SECONDS)
@@ -102,12 +102,4 @@ def test_a_killed_servers_members_are_gone(client: Client, pooled: Server) -> No
     with Client(Connection(pooled.url, pooled.api_key, request_timeout=microvm.SECONDS)) as again:
         _full(again)
         assert not set(left) & set(_machines(pooled))
-        assert not [pid for pid in left.values() if _runs(pid)]
-
-
-def _runs(pid: int) -> bool:
-    """Whether it is more than what its parent has not asked for yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
+        assert not [pid for pid in left.values() if lives(pid)]
